@@ -1,0 +1,47 @@
+// Package sabotage names the safeties of Holdfast and, in builds with the tag
+// `sabotage`, lets a test remove one of them. A test turns each switch on and demands
+// that a named check notices; a safety that nothing notices is a defect. In ordinary
+// builds On is the constant false and the compiler drops the code behind it.
+package sabotage
+
+// Switch removes one safety.
+type Switch uint8
+
+// The switches. docs/invariants.md lists the check that notices each.
+const (
+	// PublishOnAbandon settles the reservations of a writer that disappeared,
+	// where the rule is to abort them.
+	PublishOnAbandon Switch = iota
+	// ReuseWithoutQuarantine frees an aborted reservation at once although its
+	// writer may still be writing.
+	ReuseWithoutQuarantine
+	// LeaseByClock lets a lease run out by time alone.
+	LeaseByClock
+	// SaltOutOfKey leaves the tenant's salt out of the object key.
+	SaltOutOfKey
+	// AnswerTwice keeps the answer of a lookup after it was given.
+	AnswerTwice
+	// SkipVerify takes every retrieved object as intact without looking.
+	SkipVerify
+	// EvictLeased lets eviction take objects that a lease holds.
+	EvictLeased
+	// ServeReserved lets lookups see objects whose writer has not committed.
+	ServeReserved
+	// LateCommitSettles lets a commit that arrives after its abort publish.
+	LateCommitSettles
+	// Switches is the number of switches.
+	Switches
+)
+
+var names = [Switches]string{
+	"publish-on-abandon", "reuse-without-quarantine", "lease-by-clock", "salt-out-of-key",
+	"answer-twice", "skip-verify", "evict-leased", "serve-reserved", "late-commit-settles",
+}
+
+// String returns the switch's name as docs/invariants.md spells it.
+func (s Switch) String() string {
+	if s < Switches {
+		return names[s]
+	}
+	return "unknown"
+}

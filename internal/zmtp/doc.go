@@ -1,0 +1,8 @@
+// Package zmtp is ZeroMQ's wire protocol, ZMTP 3.1 with the NULL mechanism, for ROUTER
+// and DEALER sockets over tcp and unix sockets: handshake, multipart messages, frames
+// of many GiB that are bounded before anything is allocated and can be read straight
+// into their destination. It shows what ZeroMQ libraries hide and the server needs:
+// each connection, its end, and the process at its other end.
+//
+// One goroutine reads a Conn; any number may write.
+package zmtp
