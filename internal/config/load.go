@@ -1,0 +1,210 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/providers/file"
+	"github.com/knadh/koanf/providers/posflag"
+	"github.com/knadh/koanf/v2"
+	"github.com/spf13/pflag"
+)
+
+// ErrInvalid is wrapped by every error of Load.
+var ErrInvalid = errors.New("invalid configuration")
+
+// delimiter separates the levels of koanf's keys. Settings have one level and no dot in
+// their names, so a nested key shows up as one unknown name.
+const delimiter = "."
+
+// Load merges flags (parsed, from Flags), environment (as os.Environ gives it), the file
+// that they name, and the defaults. All errors are reported at once. Warnings are
+// complete sentences for the log.
+func Load(flags *pflag.FlagSet, environ []string) (Serve, []string, error) {
+	table := Table()
+	sources, warnings, err := readSources(table, flags, environ)
+	if err != nil {
+		return Serve{}, nil, err
+	}
+	c := Defaults()
+	var errs []error
+	for _, s := range table {
+		given, ok := find(sources, s)
+		if !ok {
+			continue
+		}
+		warning, err := apply(&c, s, given)
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Serve{}, warnings, fmt.Errorf("%w:\n%w", ErrInvalid, err)
+	}
+	return c, warnings, nil
+}
+
+// given is a value and where it came from.
+type given struct{ text, source string }
+
+func (g given) describe(s Setting) string {
+	return fmt.Sprintf("--%s=%s%s", s.Name, g.text, g.source)
+}
+
+// apply sets one value, and turns a bad one into a warning or an error.
+func apply(c *Serve, s Setting, g given) (warning string, err error) {
+	if s.Group == GroupIgnored {
+		return fmt.Sprintf("--%s%s has no effect here. %s", s.Name, g.source, s.Doc), nil
+	}
+	tried := *c
+	err = s.value.set(&tried, g.text)
+	switch {
+	case err == nil:
+		*c = tried
+		return "", nil
+	case s.Tuning:
+		return fmt.Sprintf("%s: %v; using the default %s", g.describe(s), err, s.Default), nil
+	case s.Group == GroupRefused:
+		return "", fmt.Errorf("%s: %w", g.describe(s), err)
+	case s.Default != "":
+		return "", fmt.Errorf("%s: %w; leave it out for the default %s", g.describe(s), err, s.Default)
+	}
+	return "", fmt.Errorf("%s: %w; leave it out for the default", g.describe(s), err)
+}
+
+// source is one layer, strongest first in a list of them.
+type source struct {
+	values      *koanf.Koanf
+	name        func(s Setting) string // the setting's key in this layer; "" = never in it
+	from        func(s Setting) string // for messages
+	emptyCounts bool                   // an empty value may be a value (EmptyCounts)
+}
+
+func find(sources []source, s Setting) (given, bool) {
+	for _, src := range sources {
+		key := src.name(s)
+		if key == "" || !src.values.Exists(key) {
+			continue
+		}
+		text := src.values.String(key)
+		if text == "" && !(src.emptyCounts && s.EmptyCounts && src.values.Get(key) != nil) {
+			continue
+		}
+		return given{text, src.from(s)}, true
+	}
+	return given{}, false
+}
+
+func readSources(table []Setting, flags *pflag.FlagSet, environ []string) ([]source, []string, error) {
+	fl, err := readFlags(flags)
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := readEnv(environ, "HOLDFAST_")
+	if err != nil {
+		return nil, nil, err
+	}
+	lmcache, err := readEnv(environ, "LMCACHE_")
+	if err != nil {
+		return nil, nil, err
+	}
+	sources := []source{
+		{fl, func(s Setting) string { return s.Name }, func(Setting) string { return "" }, true},
+		{own, Setting.Env, func(s Setting) string { return " (from " + s.Env() + ")" }, false},
+		{lmcache, Setting.LMCacheEnv, func(s Setting) string { return " (from " + s.LMCacheEnv() + ")" }, false},
+	}
+	warnings := unknownVariables(table, own.Keys())
+	i := slices.IndexFunc(table, func(s Setting) bool { return s.Name == "config" })
+	path, ok := find(sources, table[i])
+	if !ok {
+		return sources, warnings, nil
+	}
+	k, err := readFile(table, path.text)
+	if err != nil {
+		return nil, warnings, fmt.Errorf("%w: --config=%s%s: %w", ErrInvalid, path.text, path.source, err)
+	}
+	inFile := func(s Setting) string { return " (from " + path.text + ")" }
+	return append(sources, source{k, func(s Setting) string { return s.Name }, inFile, true}), warnings, nil
+}
+
+func readFlags(flags *pflag.FlagSet) (*koanf.Koanf, error) {
+	k := koanf.New(delimiter)
+	err := k.Load(posflag.ProviderWithFlag(flags, delimiter, nil, func(f *pflag.Flag) (string, any) {
+		if name, negative := strings.CutPrefix(f.Name, "no-"); negative && f.Changed {
+			return name, negated(f.Value.String())
+		}
+		return f.Name, f.Value.String()
+	}), nil)
+	return k, err
+}
+
+func readEnv(environ []string, prefix string) (*koanf.Koanf, error) {
+	k := koanf.New(delimiter)
+	err := k.Load(env.Provider(delimiter, env.Opt{
+		Prefix:      prefix,
+		EnvironFunc: func() []string { return environ },
+	}), nil)
+	return k, err
+}
+
+// readFile reads the YAML file; a key that is not a setting, or a value that is not plain,
+// is an error.
+func readFile(table []Setting, path string) (*koanf.Koanf, error) {
+	k := koanf.New(delimiter)
+	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, key := range k.Keys() {
+		i := slices.IndexFunc(table, func(s Setting) bool { return s.Name == key })
+		switch {
+		case i < 0:
+			errs = append(errs, fmt.Errorf("unknown setting %q; the nearest is %q", key, nearest(key, names(table))))
+		case table[i].NotInFile:
+			errs = append(errs, fmt.Errorf("%q cannot be set in the file", key))
+		case !plain(k.Get(key)):
+			errs = append(errs, fmt.Errorf("%q must be a single value", key))
+		}
+	}
+	return k, errors.Join(errs...)
+}
+
+func plain(v any) bool {
+	switch v.(type) {
+	case nil, string, bool, int, int64, uint64, float64:
+		return true
+	}
+	return false
+}
+
+// unknownVariables warns of HOLDFAST_* names that look like a mistyped setting. Others
+// are left alone: Kubernetes makes some for a Service named "holdfast", tools have theirs.
+func unknownVariables(table []Setting, given []string) []string {
+	var known []string
+	for _, s := range table {
+		known = append(known, s.Env())
+	}
+	var warnings []string
+	for _, name := range given {
+		if slices.Contains(known, name) {
+			continue
+		}
+		if near := nearest(name, known); distance(name, near) <= 2 {
+			warnings = append(warnings, fmt.Sprintf("%s is not a setting; did you mean %s?", name, near))
+		}
+	}
+	return warnings
+}
+
+func names(table []Setting) []string {
+	all := make([]string, len(table))
+	for i, s := range table {
+		all[i] = s.Name
+	}
+	return all
+}

@@ -1,0 +1,33 @@
+package config
+
+// nearest returns the candidate with the smallest edit distance, the first of equals.
+func nearest(name string, candidates []string) string {
+	best, bestDistance := "", 0
+	for _, c := range candidates {
+		if d := distance(name, c); best == "" || d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
