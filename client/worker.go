@@ -1,0 +1,318 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/holdfast-kv/holdfast/internal/lmcache"
+	"github.com/holdfast-kv/holdfast/kv"
+)
+
+// Worker stores and retrieves for one rank. It registers again by itself when the
+// connection was lost or the server no longer knows it; that waits until the stores and
+// retrieves in progress have ended, so that none of them meets another life of the server.
+type Worker struct {
+	client *Client
+	reg    Registration
+	shm    atomic.Bool
+	stale  atomic.Bool // the server said that it does not know us
+
+	mu     sync.Mutex
+	closed bool
+	busy   chan struct{} // not nil while one call registers; closed when it has
+	idle   chan struct{} // not nil while a call waits for open to be 0; closed then
+	open   int           // stores and retrieves in progress
+	cur    *registered
+	pinned bool       // Mem has given memory away
+	kept   []*mapping // replaced but pinned
+}
+
+// registered is what one registration agreed on.
+type registered struct {
+	link    *link
+	chunk   int      // tokens per chunk
+	pool    *mapping // nil: bytes are copied over the connection
+	layouts []kv.ChunkLayout
+	sizes   []int64
+}
+
+// Register makes this connection a worker. It maps the server's pool if one is offered,
+// and falls back to copying if that fails. A registration that Holdfast cannot serve is
+// refused here already.
+func (c *Client) Register(ctx context.Context, r Registration) (*Worker, error) {
+	w := &Worker{client: c, reg: r}
+	if _, err := w.enter(ctx); err != nil {
+		w.retire()
+		return nil, err
+	}
+	w.leave()
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.workers[w] = struct{}{}
+	}
+	c.mu.Unlock()
+	if closed {
+		w.retire()
+		return nil, ErrClosed
+	}
+	return w, nil
+}
+
+// SHM reports whether bytes travel through shared memory.
+func (w *Worker) SHM() bool { return w.shm.Load() }
+
+// Ping refreshes the worker's liveness. False means that this server life does not know it;
+// the worker registers again before it uses the server further.
+func (w *Worker) Ping(ctx context.Context) (bool, error) {
+	known, err := w.client.boolean(ctx, newCall(lmcache.OpPing).uint(w.reg.Instance))
+	if err == nil && !known {
+		w.stale.Store(true)
+	}
+	return known, err
+}
+
+// Unregister ends the worker: it waits for the stores and retrieves in progress, tells the
+// server that nothing touches its memory any more, and unmaps the pool. If ctx ends
+// before they do, nothing has happened. Memory from Mem must not be used any more.
+func (w *Worker) Unregister(ctx context.Context) error {
+	if err := w.drain(ctx); err != nil {
+		return err
+	}
+	w.retire()
+	return w.client.void(ctx, newCall(lmcache.OpUnregisterEngineDriven).uint(w.reg.Instance))
+}
+
+// drain waits until no store or retrieve is in progress and lets no more in.
+func (w *Worker) drain(ctx context.Context) error {
+	for {
+		w.mu.Lock()
+		if w.closed {
+			w.mu.Unlock()
+			return ErrClosed
+		}
+		wait := w.busy
+		if wait == nil {
+			if w.open == 0 {
+				w.closed = true
+				w.mu.Unlock()
+				return nil
+			}
+			wait = w.whenIdle()
+		}
+		w.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// whenIdle returns a channel that is closed when nothing is in progress. w.mu is held.
+func (w *Worker) whenIdle() chan struct{} {
+	if w.idle == nil {
+		w.idle = make(chan struct{})
+	}
+	return w.idle
+}
+
+// enter begins a store or retrieve under a registration that is good for the present
+// connection, registering again if need be; leave ends it.
+func (w *Worker) enter(ctx context.Context) (*registered, error) {
+	for {
+		l, err := w.client.connected(ctx)
+		if err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		if w.closed {
+			w.mu.Unlock()
+			return nil, ErrClosed
+		}
+		wait := w.busy
+		if wait == nil {
+			if w.cur != nil && w.cur.link == l && !w.stale.Load() {
+				w.open++
+				r := w.cur
+				w.mu.Unlock()
+				return r, nil
+			}
+			if w.open == 0 {
+				w.busy = make(chan struct{})
+				w.mu.Unlock()
+				if err := w.register(ctx, l); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			wait = w.whenIdle()
+		}
+		w.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (w *Worker) leave() {
+	w.mu.Lock()
+	w.open--
+	if w.open == 0 {
+		if w.idle != nil {
+			close(w.idle)
+			w.idle = nil
+		}
+		if w.closed {
+			w.unmap()
+		}
+	}
+	w.mu.Unlock()
+}
+
+// retire lets nothing more in and unmaps the pool, now or when the last copy has ended.
+func (w *Worker) retire() {
+	w.client.mu.Lock()
+	delete(w.client.workers, w)
+	w.client.mu.Unlock()
+	w.mu.Lock()
+	w.closed = true
+	if w.open == 0 && w.busy == nil {
+		w.unmap()
+	}
+	w.mu.Unlock()
+}
+
+// unmap gives up every mapping. w.mu is held and nothing is in progress.
+func (w *Worker) unmap() {
+	if w.cur != nil {
+		w.cur.pool.close()
+		w.cur.pool = nil
+	}
+	for _, m := range w.kept {
+		m.close()
+	}
+	w.kept = nil
+}
+
+// register registers on l. The caller has set w.busy, and nothing is in progress.
+func (w *Worker) register(ctx context.Context, l *link) error {
+	w.stale.Store(false)
+	next, err := w.agree(ctx, l)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.busy)
+	w.busy = nil
+	if err != nil {
+		w.stale.Store(true)
+	} else {
+		w.replace(next)
+	}
+	if w.closed { // retire left the mapping to us
+		w.unmap()
+	}
+	return err
+}
+
+// replace installs a registration. Nothing is in progress, so the old pool can go unless
+// Mem has given it away.
+func (w *Worker) replace(next *registered) {
+	if w.cur != nil && w.cur.pool != nil && w.cur.pool != next.pool {
+		if w.pinned {
+			w.kept = append(w.kept, w.cur.pool)
+		} else {
+			w.cur.pool.close()
+		}
+	}
+	w.cur = next
+	w.shm.Store(next.pool != nil)
+}
+
+// agree asks the server, and maps what it offers.
+func (w *Worker) agree(ctx context.Context, l *link) (*registered, error) {
+	c := w.client
+	r := &registered{link: l, chunk: c.ChunkSize()}
+	var err error
+	if r.layouts, err = w.reg.ChunkLayouts(r.chunk); err != nil {
+		return nil, err
+	}
+	for _, layout := range r.layouts {
+		n, err := layout.Bytes()
+		if err != nil {
+			return nil, err
+		}
+		r.sizes = append(r.sizes, n)
+	}
+	k := newCall(lmcache.OpRegisterEngineDriven)
+	defer k.release()
+	k.buf = w.reg.Append(k.buf)
+	k.end()
+	if err := l.do(ctx, k); err != nil {
+		return nil, fmt.Errorf("register worker %d: %w", w.reg.Instance, err)
+	}
+	var reply lmcache.RegistrationReply
+	if err := reply.Decode(k.reply); err != nil {
+		return nil, k.malformed("registration", err)
+	}
+	if reply.Error != "" {
+		return nil, fmt.Errorf("%w: %s", ErrRefused, reply.Error)
+	}
+	if reply.ShmName == "" || c.opts.Copy {
+		return r, nil
+	}
+	var old *mapping
+	if w.cur != nil { // only a call that registers changes cur, and that is us
+		old = w.cur.pool
+	}
+	if r.pool, err = openPool(c.opts.ShmDir, reply.ShmName, reply.PoolSize, old); err != nil {
+		c.log.Warn("the server's pool cannot be mapped; copying instead",
+			"worker", w.reg.Instance, "error", err)
+	}
+	return r, nil
+}
+
+// plan lists the positions of a key's range that are not masked, in group-major order.
+type plan struct {
+	chunks int   // of the range
+	index  []int // positions: group*chunks + chunk
+	group  []int // of each
+	bytes  int64 // of all of them
+}
+
+// plan checks the key's range against the registration.
+func (r *registered) plan(key *Key) (*plan, error) {
+	if key.Start < 0 || key.End < key.Start || key.End > len(key.Tokens) ||
+		key.Start%r.chunk != 0 || key.End%r.chunk != 0 {
+		return nil, fmt.Errorf("range [%d, %d) of %d tokens is not one of whole chunks of %d",
+			key.Start, key.End, len(key.Tokens), r.chunk)
+	}
+	p := &plan{chunks: (key.End - key.Start) / r.chunk}
+	if key.Mask != nil && (len(key.Mask) != len(r.sizes) ||
+		slices.ContainsFunc(key.Mask, func(row []bool) bool { return len(row) != p.chunks })) {
+		return nil, fmt.Errorf("mask is not of %d groups by %d chunks", len(r.sizes), p.chunks)
+	}
+	p.index = make([]int, 0, len(r.sizes)*p.chunks)
+	p.group = make([]int, 0, len(r.sizes)*p.chunks)
+	for g, size := range r.sizes {
+		for i := range p.chunks {
+			if key.Mask != nil && key.Mask[g][i] {
+				continue
+			}
+			p.index = append(p.index, g*p.chunks+i)
+			p.group = append(p.group, g)
+			p.bytes += size
+		}
+	}
+	return p, nil
+}
+
+// has reports whether position i is one of the plan.
+func (p *plan) has(i int) bool {
+	_, ok := slices.BinarySearch(p.index, i)
+	return ok
+}
