@@ -28,6 +28,8 @@ type link struct {
 	stall   stallGuard
 	group   sync.WaitGroup // the reader and the senders of large messages
 	dead    atomic.Bool
+	head    [64]byte  // the reader's, for uid and op
+	body    frameBody // the reader's
 
 	mu      sync.Mutex
 	next    uint64
@@ -37,6 +39,7 @@ type link struct {
 
 func newLink(conn *zmtp.Conn) *link {
 	l := &link{conn: conn, writing: make(chan struct{}, 1), pending: make(map[uint64]*call)}
+	l.body.conn = conn
 	l.stall.init(conn)
 	l.group.Go(l.read)
 	return l
@@ -212,8 +215,7 @@ func (l *link) finish(k *call, err error) {
 // readMessage reads one reply: uid, op and, unless the result is None, the result. It
 // returns an error only when the connection is lost; a reply that fits no call is skipped.
 func (l *link) readMessage() error {
-	var head [64]byte
-	uidFrame, more, err := l.readSmall(head[:16])
+	uidFrame, more, err := l.readSmall(l.head[:16])
 	if err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func (l *link) readMessage() error {
 	if bad != nil || !more {
 		return l.skip(more)
 	}
-	opFrame, more, err := l.readSmall(head[:])
+	opFrame, more, err := l.readSmall(l.head[:])
 	if err != nil {
 		return err
 	}
@@ -246,11 +248,10 @@ func (l *link) readResult(k *call) error {
 		l.finish(k, fmt.Errorf("%w: %w", ErrDisconnected, err))
 		return err
 	}
-	body := frameBody{conn: l.conn}
-	bad := k.accept(size, &body)
-	if body.lost != nil {
-		l.finish(k, fmt.Errorf("%w: %w", ErrDisconnected, body.lost))
-		return body.lost
+	bad := k.accept(size, &l.body)
+	if lost := l.body.lost; lost != nil {
+		l.finish(k, fmt.Errorf("%w: %w", ErrDisconnected, lost))
+		return lost
 	}
 	if bad == nil && more {
 		bad = fmt.Errorf("%w: %v has more than one result", ErrReply, k.op)

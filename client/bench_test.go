@@ -1,0 +1,145 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/lmcache"
+	"github.com/holdfast-kv/holdfast/internal/zmtp"
+)
+
+// barePingPong returns a round trip of one small write each way between two goroutines over
+// a unix socket: the floor under every request.
+func barePingPong(b *testing.B) func() {
+	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "bare"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		buf := make([]byte, 16)
+		for {
+			if _, err := io.ReadFull(conn, buf); err != nil {
+				return
+			}
+			if _, err := conn.Write(buf); err != nil {
+				return
+			}
+		}
+	}()
+	conn, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close(); l.Close(); <-done })
+	buf := make([]byte, 16)
+	return func() {
+		if _, err := conn.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// echoServer answers NOOP as a server's loop does, without anything behind it.
+func echoServer(b *testing.B) string {
+	ok := []byte("\xa2OK")
+	buf := make([]byte, 64)
+	p := newPeer(b, "", func(conn *zmtp.Conn) {
+		frames := make([][]byte, 0, 3)
+		for {
+			frames = frames[:0]
+			rest := buf
+			for more := true; more; {
+				size, m, err := conn.NextFrame()
+				if err != nil || size > int64(len(rest)) {
+					return
+				}
+				more = m
+				if _, err := io.ReadFull(conn, rest[:size]); err != nil {
+					return
+				}
+				frames, rest = append(frames, rest[:size]), rest[size:]
+			}
+			answer := ok
+			if op, _ := lmcache.ParseOp(frames[1]); op == lmcache.OpGetChunkSize {
+				answer = []byte{4}
+			}
+			if conn.Send(frames[0], frames[1], answer) != nil {
+				return
+			}
+		}
+	})
+	return p.listener.Endpoint()
+}
+
+// median takes turns between the calls, so that both see the same machine, and returns
+// the median duration of each.
+func medians(b *testing.B, calls ...func()) []time.Duration {
+	times := make([][]time.Duration, len(calls))
+	const burst = 50
+	for done := 0; done < b.N; done += burst {
+		for i, call := range calls {
+			for range min(burst, b.N-done) {
+				start := time.Now()
+				call()
+				times[i] = append(times[i], time.Since(start))
+			}
+		}
+	}
+	p50 := make([]time.Duration, len(calls))
+	for i := range times {
+		slices.Sort(times[i])
+		p50[i] = times[i][len(times[i])/2]
+	}
+	return p50
+}
+
+// BenchmarkNoop is a round trip of the client, over its own protocol code on both sides,
+// as a ratio to a bare ping-pong over the same kind of socket in the same run.
+func BenchmarkNoop(b *testing.B) {
+	for _, bc := range []struct {
+		name string
+		ctx  func() (context.Context, context.CancelFunc)
+	}{
+		{"background", func() (context.Context, context.CancelFunc) {
+			return context.Background(), func() {}
+		}},
+		{"cancellable", func() (context.Context, context.CancelFunc) {
+			return context.WithCancel(context.Background())
+		}},
+	} {
+		b.Run(bc.name, func(b *testing.B) {
+			ctx, cancel := bc.ctx()
+			defer cancel()
+			c := dial(b, echoServer(b), Options{})
+			bare := barePingPong(b)
+			noop := func() {
+				if err := c.Noop(ctx); err != nil {
+					b.Fatal(err)
+				}
+			}
+			noop()
+			b.ReportAllocs()
+			b.ResetTimer()
+			p50 := medians(b, bare, noop)
+			b.ReportMetric(float64(p50[0].Nanoseconds()), "bare-p50-ns")
+			b.ReportMetric(float64(p50[1].Nanoseconds()), "p50-ns")
+			b.ReportMetric(float64(p50[1])/float64(p50[0]), "x-bare")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
