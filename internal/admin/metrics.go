@@ -1,0 +1,185 @@
+package admin
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// registry has the server's own metrics and those of the Go runtime and the process.
+func registry(s Source) *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(
+		collector{s},
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return r
+}
+
+// collector turns one Picture per scrape into metrics, so that the figures of a scrape
+// belong together and nothing is counted twice.
+type collector struct{ source Source }
+
+// metric is one series family: its values are read from the picture.
+type metric struct {
+	name string
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(p *Picture, emit func(value float64, labels ...string))
+}
+
+func family(kind prometheus.ValueType, name, help string, labels []string,
+	read func(p *Picture, emit func(float64, ...string))) metric {
+	name = "holdfast_" + name
+	return metric{name, prometheus.NewDesc(name, help, labels, nil), kind, read}
+}
+
+func gauge(name, help string, read func(p *Picture) float64) metric {
+	return family(prometheus.GaugeValue, name, help, nil,
+		func(p *Picture, emit func(float64, ...string)) { emit(read(p)) })
+}
+
+func counter(name, help string, read func(p *Picture) uint64) metric {
+	return family(prometheus.CounterValue, name, help, nil,
+		func(p *Picture, emit func(float64, ...string)) { emit(float64(read(p))) })
+}
+
+var metrics = []metric{
+	family(prometheus.GaugeValue, "build_info", "Always 1; the labels say what runs.", []string{"version", "go_version"},
+		func(p *Picture, emit func(float64, ...string)) { emit(1, p.Version, runtime.Version()) }),
+	gauge("start_time_seconds", "When the server started, in seconds since 1970.",
+		func(p *Picture) float64 { return float64(p.Started.UnixMicro()) / 1e6 }),
+	gauge("healthy", "1 if /healthcheck answers 200.", func(p *Picture) float64 { return truth(p.Status == "healthy") }),
+
+	gauge("pool_size_bytes", "Size of the pool.", func(p *Picture) float64 { return float64(p.Pool.Size) }),
+	gauge("pool_populated_bytes", "Bytes of the pool that are backed by memory.",
+		func(p *Picture) float64 { return float64(p.Pool.Populated) }),
+	family(prometheus.GaugeValue, "pool_bytes", "Bytes of the pool by state; they add up to its size.", []string{"state"},
+		func(p *Picture, emit func(float64, ...string)) {
+			emit(float64(p.Pool.Free), "free")
+			emit(float64(p.Pool.Reserved), "reserved")
+			emit(float64(p.Pool.Settled), "settled")
+			emit(float64(p.Pool.Quarantined), "quarantined")
+		}),
+	gauge("pool_largest_free_bytes", "Longest free extent of the pool.",
+		func(p *Picture) float64 { return float64(p.Pool.LargestFree) }),
+	family(prometheus.GaugeValue, "slots", "Slots by state.", []string{"state"},
+		func(p *Picture, emit func(float64, ...string)) {
+			emit(float64(p.Slots.Reserved), "reserved")
+			emit(float64(p.Slots.Settled), "settled")
+			emit(float64(p.Slots.Quarantined), "quarantined")
+		}),
+
+	gauge("objects", "Objects that are served.", func(p *Picture) float64 { return float64(p.Cache.Objects) }),
+	gauge("reservations", "Stores begun and not finished, in objects.",
+		func(p *Picture) float64 { return float64(p.Cache.Reservations) }),
+	counter("lookups_total", "Lookups.", func(p *Picture) uint64 { return p.Cache.Lookups }),
+	counter("lookup_chunks_total", "Chunks that lookups asked for.", func(p *Picture) uint64 { return p.Cache.LookupChunks }),
+	counter("hit_chunks_total", "Chunks that lookups found.", func(p *Picture) uint64 { return p.Cache.HitChunks }),
+	counter("stored_objects_total", "Objects stored.", func(p *Picture) uint64 { return p.Cache.StoredObjects }),
+	counter("stored_bytes_total", "Bytes stored.", func(p *Picture) uint64 { return p.Cache.StoredBytes }),
+	counter("loaded_objects_total", "Objects given to readers.", func(p *Picture) uint64 { return p.Cache.LoadedObjects }),
+	counter("loaded_bytes_total", "Bytes given to readers.", func(p *Picture) uint64 { return p.Cache.LoadedBytes }),
+	counter("evicted_objects_total", "Objects evicted.", func(p *Picture) uint64 { return p.Cache.EvictedObjects }),
+	counter("evicted_bytes_total", "Bytes evicted.", func(p *Picture) uint64 { return p.Cache.EvictedBytes }),
+	counter("stores_refused_total", "Stores refused for lack of memory.", func(p *Picture) uint64 { return p.Cache.StoresFull }),
+	counter("late_commits_total", "Commits that came after their store was aborted.",
+		func(p *Picture) uint64 { return p.Cache.LateCommits }),
+	counter("verified_objects_total", "Retrieved objects compared with their checksum.",
+		func(p *Picture) uint64 { return p.Cache.Verified }),
+	counter("verify_mismatches_total", "Comparisons that failed. Anything but 0 is damaged memory or a defect.",
+		func(p *Picture) uint64 { return p.Cache.Mismatches }),
+
+	gauge("leases", "Open leases.", func(p *Picture) float64 { return float64(p.Leases.Open) }),
+	gauge("leases_reading", "Leases with a reader that has begun.", func(p *Picture) float64 { return float64(p.Leases.Reading) }),
+	gauge("leases_overdue", "Leases older than their limit.", func(p *Picture) float64 { return float64(p.Leases.Overdue) }),
+
+	gauge("sessions", "Requests that have not ended.", func(p *Picture) float64 { return float64(p.Sessions) }),
+	gauge("peers", "Open connections.", func(p *Picture) float64 { return float64(len(p.Peers)) }),
+	family(prometheus.GaugeValue, "instances", "Registered workers by transport.", []string{"transport"}, readInstances),
+	family(prometheus.CounterValue, "requests_total", "Requests by operation.", []string{"op"},
+		func(p *Picture, emit func(float64, ...string)) {
+			for _, r := range p.Requests {
+				emit(float64(r.Count), r.Op)
+			}
+		}),
+	family(prometheus.CounterValue, "request_seconds_total", "Time spent in requests by operation.", []string{"op"},
+		func(p *Picture, emit func(float64, ...string)) {
+			for _, r := range p.Requests {
+				emit(r.Seconds, r.Op)
+			}
+		}),
+	counter("malformed_messages_total", "Messages that could not be decoded or answered.",
+		func(p *Picture) uint64 { return p.Malformed }),
+
+	family(prometheus.CounterValue, "operations_dispatched_total", "Operations begun by kind.", []string{"kind"},
+		func(p *Picture, emit func(float64, ...string)) {
+			for _, r := range p.Ledger.Kinds {
+				emit(float64(r.Dispatched), r.Kind)
+			}
+		}),
+	family(prometheus.CounterValue, "operations_settled_total", "Operations ended by kind and outcome.", []string{"kind", "outcome"},
+		func(p *Picture, emit func(float64, ...string)) {
+			for _, r := range p.Ledger.Kinds {
+				emit(float64(r.Succeeded), r.Kind, "succeeded")
+				emit(float64(r.Rejected), r.Kind, "rejected")
+				emit(float64(r.FailedAfterSubmit), r.Kind, "failed_after_submit")
+			}
+		}),
+	family(prometheus.GaugeValue, "operations_outstanding", "Operations that have not ended, by kind.", []string{"kind"},
+		func(p *Picture, emit func(float64, ...string)) {
+			for _, r := range p.Ledger.Kinds {
+				emit(float64(r.Outstanding), r.Kind)
+			}
+		}),
+	gauge("ledger_balanced", "1 if dispatched = settled + outstanding for every kind.",
+		func(p *Picture) float64 { return truth(p.Ledger.Balanced) }),
+	counter("invariant_violations_total", "Failed assertions. Anything but 0 is a defect.",
+		func(p *Picture) uint64 { return p.Violations }),
+}
+
+func readInstances(p *Picture, emit func(float64, ...string)) {
+	count := map[string]int{"shm": 0, "pickle": 0}
+	for _, i := range p.Instances {
+		count[i.Transport]++
+	}
+	for transport, n := range count {
+		emit(float64(n), transport)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, m := range metrics {
+		descs <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	p := c.source.Take(time.Now())
+	for _, m := range metrics {
+		m.read(&p, func(value float64, labels ...string) {
+			out <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+		})
+	}
+}
+
+// MetricNames lists the server's own metrics, for the documentation's test.
+func MetricNames() []string {
+	names := make([]string, len(metrics))
+	for i, m := range metrics {
+		names[i] = m.name
+	}
+	return names
+}

@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# Checks everything: build, static analysis, all tests with the race detector, the sabotage
+# and invariants builds, a short fuzz of every parser, and the program itself on a trace.
+#
+#   ./test.sh                     from a fresh clone; needs Go and git, on Debian or alike
+#   HOLDFAST_TRACE=FILE ./test.sh the trace to replay (Mooncake format)
+#
+# Nothing is skipped: where a real peer (libzmq through Python) or a C compiler (for the
+# race detector) is missing, it is installed if that is allowed, and else this fails.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+passed=0
+current="start"
+scratch=$(mktemp -d)
+child=""
+
+finish() {
+  local rc=$?
+  [ -z "$child" ] || kill -KILL "$child" 2>/dev/null || true
+  rm -rf "$scratch"
+  if [ "$rc" -ne 0 ]; then
+    printf '\n%d passed, 1 failed: %s\n' "$passed" "$current"
+  fi
+}
+trap finish EXIT
+
+# step NAME COMMAND... runs one step. The command is not run under a condition, so that
+# `set -e` works inside functions.
+step() {
+  current=$1
+  shift
+  printf '\n== %s\n' "$current"
+  local began=$SECONDS
+  "$@"
+  passed=$((passed + 1))
+  printf '== %s: ok, %d s\n' "$current" "$((SECONDS - began))"
+}
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# --- what the tests need besides Go -----------------------------------------------------
+
+have_peer() { /usr/bin/python3 -c 'import zmq, msgpack' 2>/dev/null; }
+have_cc() { printf 'int main(void) { return 0; }\n' | gcc -x c -o "$scratch/cc" - 2>/dev/null; }
+
+prerequisites() {
+  command -v go >/dev/null || fail "Go is not installed: see https://go.dev/doc/install"
+  local missing=()
+  have_peer || missing+=(python3 python3-zmq python3-msgpack)
+  have_cc || missing+=(gcc libc6-dev)
+  if [ ${#missing[@]} -gt 0 ]; then
+    install "${missing[@]}"
+  fi
+  have_peer || fail "/usr/bin/python3 cannot import zmq and msgpack"
+  have_cc || fail "gcc cannot build a program"
+  go version
+  /usr/bin/python3 -c 'import sys, zmq; print("python", sys.version.split()[0], "pyzmq", zmq.pyzmq_version(), "libzmq", zmq.zmq_version())'
+}
+
+install() {
+  local advice="install them: apt-get install --no-install-recommends $*"
+  command -v apt-get >/dev/null || fail "missing: $*. There is no apt-get here; install what these packages of Debian hold"
+  local as=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null && sudo -n true 2>/dev/null || fail "missing: $*. $advice"
+    as=(sudo -n)
+  fi
+  echo "installing: $*"
+  "${as[@]}" apt-get update -qq || fail "apt-get update failed; $advice"
+  "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$scratch/apt.log" 2>&1 ||
+    { tail -n 20 "$scratch/apt.log" >&2; fail "apt-get failed; $advice"; }
+}
+
+# --- build and static analysis ----------------------------------------------------------
+
+build() {
+  local stamp=()
+  git rev-parse HEAD >/dev/null 2>&1 || stamp=(-buildvcs=false)
+  CGO_ENABLED=0 go build "${stamp[@]}" -trimpath -o bin/holdfast ./cmd/holdfast
+  # A static ELF file asks for no interpreter.
+  if readelf -l bin/holdfast | grep -q INTERP; then
+    fail "bin/holdfast is not static"
+  fi
+  ls -l bin/holdfast | awk '{print "bin/holdfast:", $5, "bytes, static"}'
+  bin/holdfast version
+}
+
+format() {
+  local bad
+  bad=$(gofmt -l .)
+  [ -z "$bad" ] || fail "gofmt would change: $bad"
+}
+
+vet() {
+  go vet ./...
+  go vet -tags sabotage ./...
+  go vet -tags invariants ./...
+}
+
+lint() { go tool staticcheck ./...; }
+
+# --- tests ------------------------------------------------------------------------------
+
+race() { CGO_ENABLED=1 go test -race -timeout 300s ./...; }
+sabotage() { go test -tags sabotage -timeout 300s ./...; }
+invariants() { go test -tags invariants -timeout 300s ./...; }
+
+# Every fuzz target, a few seconds each and about a minute and a half together.
+fuzz() {
+  local targets=() dir name
+  while read -r dir; do
+    while read -r name; do
+      targets+=("$dir $name")
+    done < <(go test -list '^Fuzz' "$dir" | grep '^Fuzz')
+  done < <(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+  [ ${#targets[@]} -gt 0 ] || fail "no fuzz target was found"
+  local each=$((90 / ${#targets[@]}))
+  each=$((each > 5 ? 5 : each < 1 ? 1 : each))
+  echo "${#targets[@]} targets, $each s each"
+  for target in "${targets[@]}"; do
+    read -r dir name <<<"$target"
+    go test -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" "$dir"
+  done
+}
+
+# --- the program ------------------------------------------------------------------------
+
+replay() {
+  local trace=${HOLDFAST_TRACE:-../shared/data/conversation_trace.jsonl}
+  if [ -e "$trace" ]; then
+    echo "trace: $trace"
+    bin/holdfast replay --requests 1000 "$trace"
+  elif [ -n "${HOLDFAST_TRACE:-}" ]; then
+    fail "HOLDFAST_TRACE=$HOLDFAST_TRACE does not exist"
+  else
+    echo "no recorded trace at $trace: replaying a generated one of the same shape (set HOLDFAST_TRACE to use your own)"
+    bin/holdfast replay --requests 1000 generated
+  fi
+}
+
+demo() { bin/holdfast demo; }
+
+# get PATH: the status line of an HTTP GET at the admin address.
+get() {
+  local host=${admin%:*} port=${admin##*:} line
+  exec 3<>"/dev/tcp/$host/$port"
+  printf 'GET %s HTTP/1.0\r\nHost: %s\r\n\r\n' "$1" "$admin" >&3
+  read -r line <&3
+  exec 3<&-
+  printf '%s\n' "${line%$'\r'}"
+}
+
+serve() {
+  local out=$scratch/serve.out pool deadline=$((SECONDS + 20))
+  bin/holdfast serve --port 0 --http-port 0 --socket "$scratch/holdfast.sock" --l1-size-gb 0.03 >"$out" 2>"$scratch/serve.err" &
+  child=$!
+  until grep -q 'vLLM' "$out"; do
+    kill -0 "$child" 2>/dev/null || fail "serve ended early: $(cat "$scratch/serve.err")"
+    [ "$SECONDS" -lt "$deadline" ] || fail "serve is not ready after 20 s"
+    sleep 0.05
+  done
+  cat "$out"
+  admin=$(sed -n 's#^ *admin *http://\([^/]*\)/.*#\1#p' "$out")
+  pool=$(sed -n 's/^ *pool *\(lmcache_l1_pool_[^,]*\),.*/\1/p' "$out")
+  [ -f "/dev/shm/$pool" ] || fail "the pool is not in /dev/shm"
+  for path in / /healthcheck /status /metrics; do
+    [ "$(get "$path")" = "HTTP/1.0 200 OK" ] || fail "GET $path: $(get "$path")"
+  done
+  kill -TERM "$child"
+  wait "$child" || fail "serve ended with $? after SIGTERM: $(cat "$scratch/serve.err")"
+  child=""
+  [ ! -e "/dev/shm/$pool" ] || fail "the pool is still in /dev/shm"
+  [ ! -e "$scratch/holdfast.sock" ] || fail "the socket is still there"
+  echo "healthy; after SIGTERM the pool and the socket are gone"
+}
+
+step "prerequisites" prerequisites
+step "gofmt" format
+step "build" build
+step "vet" vet
+step "staticcheck" lint
+step "tests with the race detector" race
+step "tests that remove each safety" sabotage
+step "tests with invariants" invariants
+step "fuzz" fuzz
+step "replay" replay
+step "demo" demo
+step "serve" serve
+
+printf '\nall in %d s\n%d passed, 0 failed\n' "$SECONDS" "$passed"
