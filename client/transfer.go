@@ -249,7 +249,8 @@ func (o *operation) retrieve(ctx context.Context, take func(int, []byte) error) 
 			return false, fmt.Errorf("take chunk %d: %w", o.index[i], err)
 		}
 	}
-	return true, ctx.Err()
+	err = ctx.Err()
+	return err == nil, err
 }
 
 // retrieved returns the memory of each chunk, or nil for a miss.
