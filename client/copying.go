@@ -70,7 +70,6 @@ func (o *operation) storeCopy(ctx context.Context, fill func(int, []byte) error)
 type tensors struct {
 	o        *operation
 	k        *call
-	layouts  []kv.ChunkLayout
 	mem      [][]byte
 	streamed bool // mem has the chunks
 }

@@ -157,8 +157,7 @@ func TestLostConnectionFailsPendingAndIsDialledOnce(t *testing.T) {
 	var mu sync.Mutex
 	waiting := 0
 	all := make(chan struct{})
-	var p *peer
-	p = newPeer(t, "", answering(func(conn *zmtp.Conn, r request) {
+	p := newPeer(t, "", answering(func(conn *zmtp.Conn, r request) {
 		if r.code == lmcache.OpNoop {
 			r.reply(conn, []byte("\xa2OK"))
 			return

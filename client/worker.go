@@ -42,6 +42,9 @@ type registered struct {
 // Register makes this connection a worker. It maps the server's pool if one is offered,
 // and falls back to copying if that fails. A registration that Holdfast cannot serve is
 // refused here already.
+//
+// One connection carries one worker of a model: a server takes a second registration under
+// another instance id for a restart of the engine, and gives the first one's memory away.
 func (c *Client) Register(ctx context.Context, r Registration) (*Worker, error) {
 	w := &Worker{client: c, reg: r}
 	if _, err := w.enter(ctx); err != nil {
