@@ -1,6 +1,28 @@
 package arena
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// ShmDir is where POSIX shared-memory objects are files in Linux.
+const ShmDir = "/dev/shm"
+
+var (
+	// ErrNoRoom is wrapped when a pool does not fit what the node, the cgroup or the
+	// shared-memory file system leaves. Taken all the same, the pool would end in
+	// SIGBUS for the server and for every client, or in the out-of-memory killer.
+	ErrNoRoom = errors.New("no room for the pool")
+	// ErrOptions is wrapped when pool options are out of range.
+	ErrOptions = errors.New("bad pool options")
+)
 
 // PoolOptions say what memory to take.
 type PoolOptions struct {
@@ -15,45 +37,161 @@ type PoolOptions struct {
 
 // Pool owns a mapped memory object, created exclusively with mode 0600 and locked
 // (flock) for the owner's life, so that a stale object can be told from a live one.
-type Pool struct{}
+// The object is one page longer than the pool: see mark.
+type Pool struct {
+	name, path string
+	size       int64
+	fd         int // -1 for private memory
+	piece      int64
 
-// Create makes and maps the pool. Its pages are not touched: it is ready at once.
-func Create(o PoolOptions) (*Pool, error) { panic("stub") }
+	// mu keeps Close from unmapping under a piece of Populate. It is the one lock
+	// here that is held across a system call.
+	mu     sync.Mutex
+	mem    []byte
+	closed bool
+}
+
+// Create makes and maps the pool. Its pages are not touched: it is ready at once. It
+// refuses, with ErrNoRoom, a shared pool that the file system cannot hold now; an
+// object of that name is an error that wraps os.ErrExist.
+func Create(o PoolOptions) (*Pool, error) {
+	if o.Dir == "" {
+		o.Dir = ShmDir
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	p := &Pool{name: o.Name, size: o.Size, fd: -1, piece: populatePiece}
+	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
+	if o.Name != "" {
+		p.path = filepath.Join(o.Dir, o.Name)
+		flags = unix.MAP_SHARED
+		if err := fits(o.Dir, o.Size+pageSize); err != nil {
+			return nil, fmt.Errorf("create pool %s: %w", p.path, err)
+		}
+		fd, err := createObject(p.path, o.Size)
+		if err != nil {
+			return nil, fmt.Errorf("create pool %s: %w", p.path, err)
+		}
+		p.fd = fd
+	}
+	mem, err := unix.Mmap(p.fd, 0, int(o.Size), unix.PROT_READ|unix.PROT_WRITE, flags)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("map %d bytes of pool %q: %w", o.Size, o.Name, err), p.remove())
+	}
+	p.mem = mem
+	// Only a hint, and one that many kernels refuse for shared memory.
+	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
+	return p, nil
+}
+
+func (o PoolOptions) check() error {
+	switch {
+	case o.Size < pageSize || o.Size%pageSize != 0 || int64(int(o.Size)) != o.Size:
+		return fmt.Errorf("%w: size %d is not a positive multiple of %d", ErrOptions, o.Size, pageSize)
+	case o.Name == "." || o.Name == ".." || strings.ContainsAny(o.Name, "/\x00") || len(o.Name) > 255:
+		return fmt.Errorf("%w: %q is not a file name", ErrOptions, o.Name)
+	}
+	return nil
+}
 
 // Name is the object's name without a slash, "" for private memory.
-func (p *Pool) Name() string { panic("stub") }
+func (p *Pool) Name() string { return p.name }
 
 // Size in bytes.
-func (p *Pool) Size() int64 { panic("stub") }
+func (p *Pool) Size() int64 { return p.size }
 
 // Mem is the whole pool. The slice is valid until Close.
-func (p *Pool) Mem() []byte { panic("stub") }
+func (p *Pool) Mem() []byte { return p.mem }
+
+// populatePiece is what Populate asks the kernel for at once: short enough to stop
+// within a fraction of a second, long enough to cost nothing.
+const populatePiece = 64 << 20
 
 // Populate makes the kernel back every page, in pieces, without changing what is
-// there, so that it may run while the pool is in use. progress is called after every
-// piece with the bytes done. It returns early, with ctx's error, when ctx ends.
-func (p *Pool) Populate(ctx context.Context, progress func(done int64)) error { panic("stub") }
+// there, so that it may run while the pool is in use. progress, if not nil, is called
+// after every piece with the bytes done. It returns early, with ctx's error, when ctx
+// ends, and with os.ErrClosed after Close. ErrNoRoom means that memory ran out; what
+// is backed by then stays. Linux before 5.14 cannot do it for private memory, which is
+// an error that wraps errors.ErrUnsupported; the pool is good without.
+func (p *Pool) Populate(ctx context.Context, progress func(done int64)) error {
+	for done := int64(0); done < p.size; {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("populate pool %q, %d of %d bytes done: %w", p.name, done, p.size, err)
+		}
+		n := min(p.piece, p.size-done)
+		if err := p.populate(done, n); err != nil {
+			return fmt.Errorf("populate pool %q, %d of %d bytes done: %w", p.name, done, p.size, err)
+		}
+		done += n
+		if progress != nil {
+			progress(done)
+		}
+	}
+	return nil
+}
+
+// populate backs one piece. The kernel writes nothing into pages that exist, and
+// reports an error where touching a page would have been a SIGBUS.
+func (p *Pool) populate(off, n int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return os.ErrClosed
+	}
+	err := retry(func() error { return unix.Madvise(p.mem[off:off+n], unix.MADV_POPULATE_WRITE) })
+	if err == unix.EINVAL { // Linux before 5.14
+		err = p.allocate(off, n)
+	}
+	switch err {
+	case unix.EFAULT, unix.ENOSPC, unix.ENOMEM:
+		return fmt.Errorf("%w: the kernel has no memory for %d bytes at %d (%w)", ErrNoRoom, n, off, err)
+	}
+	return err
+}
+
+// allocate backs a piece of a shared pool through its file. Pages that exist keep what
+// is in them. The first touch of each page by each process is a minor fault then, where
+// madvise would have spared this process those.
+func (p *Pool) allocate(off, n int64) error {
+	if p.fd < 0 {
+		return fmt.Errorf("madvise(MADV_POPULATE_WRITE): %w", errors.ErrUnsupported)
+	}
+	return retry(func() error { return unix.Fallocate(p.fd, 0, off, n) })
+}
 
 // Close unlinks the object, if the name still means this object (device and inode),
 // and unmaps it. Clients that have it mapped keep their mapping: it is never truncated.
-func (p *Pool) Close() error { panic("stub") }
-
-// RemoveStale unlinks the objects in dir ("" is /dev/shm) whose names start with
-// prefix and whose owner is gone, and returns their names. Objects with a live owner
-// are left alone.
-func RemoveStale(dir, prefix string) ([]string, error) { panic("stub") }
-
-// Limits are the bytes that each bound on this node leaves for a pool.
-type Limits struct {
-	Cgroup   int64 // memory limit of the process's cgroup less its use (v1 or v2); 0 = none
-	Node     int64 // MemAvailable
-	ShmFree  int64 // free space of the shared-memory file system
-	ShmTotal int64
+// A second Close does nothing.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	err := errors.Join(p.remove(), unix.Munmap(p.mem))
+	p.mem = nil
+	return err
 }
 
-// ReadLimits reads them now; dir "" is /dev/shm.
-func ReadLimits(dir string) (Limits, error) { panic("stub") }
+// remove unlinks the object while its lock is held, then gives the lock back.
+func (p *Pool) remove() error {
+	if p.fd < 0 {
+		return nil
+	}
+	err := unlinkObject(p.fd, p.path)
+	if err != nil {
+		err = fmt.Errorf("unlink pool %s: %w", p.path, err)
+	}
+	return errors.Join(err, unix.Close(p.fd))
+}
 
-// Allowed is the smallest bound; shared says whether the pool is a shared object, to
-// which the file system's free space applies.
-func (l Limits) Allowed(shared bool) int64 { panic("stub") }
+// retry repeats a system call that a signal interrupted.
+func retry(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
