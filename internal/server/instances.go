@@ -1,0 +1,454 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/cache"
+	"github.com/holdfast-kv/holdfast/kv"
+)
+
+// Bounds on what clients can make the registry remember.
+const (
+	maxInstances = 4096 // registered at once
+	maxLost      = 1024 // forgotten ones whose memory waits for proof
+	maxPast      = 64   // lost holders of one instance
+)
+
+// shape is what a registration says about an instance's objects. It does not change.
+type shape struct {
+	model    string
+	world    int
+	name     string // of the layouts, part of the cache's namespace
+	layouts  []kv.ChunkLayout
+	sizes    []int64 // bytes of one object, by group
+	onePlane bool    // MLA: several ranks may read one object
+}
+
+func (s *shape) same(t *shape) bool {
+	return s.model == t.model && s.world == t.world && s.name == t.name
+}
+
+// verdict says what has become of a holder: gone with proof, or lost without.
+type verdict struct {
+	holder cache.Holder
+	gone   bool
+}
+
+// proc is a client process whose end the server will see.
+type proc struct {
+	pid     int
+	ended   bool
+	conns   int
+	owner   cache.Holder   // of the lookups of its connections
+	orphans []cache.Holder // that no instance has any more, until the process ends
+}
+
+// storeID is the identity of a store (wire specification §3.1): what ties a commit to
+// its prepare.
+type storeID struct {
+	ns               cache.Namespace
+	rank, first, end int
+	last             kv.Digest
+}
+
+func storeOf(rank int, r cache.Range) storeID {
+	id := storeID{ns: r.NS, rank: rank, first: r.First, end: len(r.Chain)}
+	if id.end > 0 {
+		id.last = r.Chain[id.end-1]
+	}
+	return id
+}
+
+// instance is one worker. It stays, unregistered, after it was lost, because memory may
+// wait for its proof.
+type instance struct {
+	id         uint64
+	shape      *shape
+	proc       *proc  // nil if the process is not known
+	conn       uint64 // the connection it used last; 0 when that has ended
+	registered bool
+	pinged     bool
+	pickles    bool // it was seen to pickle although shared memory is offered
+	seq        uint64
+	seen       time.Time
+
+	// holder is who it is to the cache; 0 after it was lost, until it is heard of again.
+	// A holder that was lost begins nothing new. What it may still touch waits in past.
+	holder cache.Holder
+	past   []cache.Holder
+
+	// stores are the prepared ones and the holder each was prepared for. One of a past
+	// holder is quarantined: its commit is still to come, as a proof, and until then
+	// nothing is prepared under that identity, or that commit would publish it.
+	stores map[storeID]cache.Holder
+}
+
+type modelKey struct {
+	model string
+	world int
+}
+
+// registry knows the worker instances and what their models' objects look like. It is a
+// plain value: every method gives the verdicts that its caller must carry out.
+type registry struct {
+	newHolder func(desc string) cache.Holder
+	byID      map[uint64]*instance
+	models    map[modelKey]*instance // the newest registered instance of each
+	seq       uint64
+	lost      int // instances that are not registered
+	live      int
+}
+
+func newRegistry(newHolder func(string) cache.Holder) registry {
+	return registry{newHolder: newHolder, byID: make(map[uint64]*instance), models: make(map[modelKey]*instance)}
+}
+
+// register makes id known. A known instance of the same process keeps its holder: it is
+// the same writer. differs reports that another layout was registered for its model.
+func (r *registry) register(id uint64, sh *shape, conn uint64, p *proc, now time.Time) (out []verdict, differs bool, err error) {
+	if p != nil && p.ended {
+		return nil, false, fmt.Errorf("%w: its process has ended", errRefused)
+	}
+	in := r.byID[id]
+	if (in == nil || !in.registered) && r.live >= maxInstances {
+		return nil, false, fmt.Errorf("%w: %d instances are registered", errRefused, r.live)
+	}
+	switch {
+	case in == nil:
+		in = r.add(id, sh)
+	case in.foreign(p):
+		// Another process under the same id. The old one may still write.
+		r.orphan(in)
+		r.drop(in)
+		in = r.add(id, sh)
+	case !in.shape.same(sh):
+		out = r.lose(in)
+		in.shape = sh
+	}
+	if p != nil {
+		in.proc = p
+	}
+	in.conn, in.seen = conn, now
+	if !in.registered {
+		in.pinged, in.pickles = false, false
+	}
+	r.setRegistered(in, true)
+	r.revive(in)
+	r.seq++
+	in.seq = r.seq
+	key := modelKey{sh.model, sh.world}
+	old := r.models[key]
+	r.models[key] = in
+	// A client that comes back under a new id has given up the old one.
+	for _, other := range r.byID {
+		if other != in && other.conn == conn && other.shape.model == sh.model {
+			out = append(out, other.gone()...)
+			r.drop(other)
+		}
+	}
+	return out, old != nil && !old.shape.same(sh), nil
+}
+
+func (r *registry) add(id uint64, sh *shape) *instance {
+	in := &instance{id: id, shape: sh, stores: make(map[storeID]cache.Holder)}
+	r.byID[id] = in
+	r.lost++
+	return in
+}
+
+// revive gives an instance a holder if it has none.
+func (r *registry) revive(in *instance) {
+	if in.holder == 0 {
+		in.holder = r.newHolder(fmt.Sprintf("instance %d of %q", in.id, in.shape.model))
+	}
+}
+
+// gone is the proof for all that the instance ever was.
+func (in *instance) gone() (out []verdict) {
+	if in.holder != 0 {
+		out = append(out, verdict{in.holder, true})
+	}
+	for _, h := range in.past {
+		out = append(out, verdict{h, true})
+	}
+	return out
+}
+
+// mislay gives up the instance's holder without proof.
+func (in *instance) mislay() []verdict {
+	h := in.holder
+	if h == 0 {
+		return nil
+	}
+	in.holder = 0
+	in.past = append(in.past, h)
+	if len(in.past) > maxPast {
+		in.past = in.past[1:] // its quarantine stays for good
+	}
+	return []verdict{{h, false}}
+}
+
+// orphan leaves the instance's holders to the end of its process, if that is watched.
+func (r *registry) orphan(in *instance) {
+	if in.proc == nil {
+		return
+	}
+	in.proc.orphans = append(in.proc.orphans, in.past...)
+	if in.holder != 0 {
+		in.proc.orphans = append(in.proc.orphans, in.holder)
+	}
+}
+
+func (r *registry) setRegistered(in *instance, registered bool) {
+	if in.registered == registered {
+		return
+	}
+	in.registered = registered
+	if registered {
+		r.live++
+		r.lost--
+		return
+	}
+	r.live--
+	r.lost++
+	key := modelKey{in.shape.model, in.shape.world}
+	if r.models[key] != in {
+		return
+	}
+	delete(r.models, key)
+	for _, other := range r.byID {
+		if other.registered && other.shape.model == key.model && other.shape.world == key.world {
+			if cur := r.models[key]; cur == nil || other.seq > cur.seq {
+				r.models[key] = other
+			}
+		}
+	}
+}
+
+func (r *registry) drop(in *instance) {
+	r.setRegistered(in, false)
+	r.lost--
+	delete(r.byID, in.id)
+}
+
+// lose forgets a registered instance without proof. Its entry waits for the proof.
+func (r *registry) lose(in *instance) []verdict {
+	r.setRegistered(in, false)
+	out := in.mislay()
+	if r.lost > maxLost {
+		r.dropOldestLost(in)
+	}
+	return out
+}
+
+// dropOldestLost gives up hope to hear from the instance that has been lost longest. Its
+// quarantine stays until its process is seen to end, which may be never.
+func (r *registry) dropOldestLost(keep *instance) {
+	var oldest *instance
+	for _, in := range r.byID {
+		if in != keep && !in.registered && (oldest == nil || in.seen.Before(oldest.seen)) {
+			oldest = in
+		}
+	}
+	r.orphan(oldest)
+	r.drop(oldest)
+}
+
+// refuse records that a known instance described objects that cannot be served.
+func (r *registry) refuse(id uint64, p *proc) []verdict {
+	if in := r.byID[id]; in != nil && in.registered && !in.foreign(p) {
+		return r.lose(in)
+	}
+	return nil
+}
+
+// unregister ends an instance on its own word.
+func (r *registry) unregister(id uint64, p *proc) []verdict {
+	in := r.byID[id]
+	if in == nil || in.foreign(p) {
+		return nil
+	}
+	r.drop(in)
+	return in.gone()
+}
+
+// foreign reports that p is certainly not the instance's process: it can neither use the
+// instance nor prove anything about it.
+func (in *instance) foreign(p *proc) bool { return in.proc != nil && p != nil && in.proc != p }
+
+// worker is an instance as one request sees it.
+type worker struct {
+	id         uint64
+	shape      *shape
+	holder     cache.Holder
+	past       []cache.Holder
+	registered bool // false for one that was lost: it can only give back
+	pickles    bool
+}
+
+// use finds the instance that a transfer names, refreshes its liveness and binds it to
+// the connection: a reconnected client goes on without registering again.
+func (r *registry) use(id uint64, conn uint64, p *proc, now time.Time) (worker, bool) {
+	in := r.byID[id]
+	if in == nil || in.foreign(p) {
+		return worker{}, false
+	}
+	if in.registered {
+		in.seen, in.conn = now, conn
+		if p != nil {
+			in.proc = p
+		}
+		r.revive(in)
+	}
+	return worker{in.id, in.shape, in.holder, slices.Clone(in.past), in.registered, in.pickles}, true
+}
+
+// preparing records a store that is about to be prepared, or refuses it while a commit
+// of the same identity is awaited from a holder that was lost. again reports that it is
+// open already.
+func (r *registry) preparing(w worker, id storeID) (again bool, err error) {
+	in := r.byID[w.id]
+	if in == nil || in.holder != w.holder {
+		return false, fmt.Errorf("%w: instance %d was lost", errRefused, w.id)
+	}
+	h, again := in.stores[id]
+	if again && h != w.holder {
+		return false, fmt.Errorf("%w: instance %d has this store open since before it was lost", errRefused, w.id)
+	}
+	in.stores[id] = w.holder
+	return again, nil
+}
+
+// closing removes an open store and returns the holder that it was prepared for, the
+// present one if nothing is known of it.
+func (r *registry) closing(w worker, id storeID) cache.Holder {
+	in := r.byID[w.id]
+	if in == nil {
+		return w.holder
+	}
+	h, ok := in.stores[id]
+	if !ok {
+		return w.holder
+	}
+	delete(in.stores, id)
+	return h
+}
+
+func (r *registry) setPickles(id uint64, pickles bool) {
+	if in := r.byID[id]; in != nil {
+		in.pickles = pickles
+	}
+}
+
+// ping refreshes a registered instance and reports whether it is one.
+func (r *registry) ping(id uint64, now time.Time) bool {
+	in := r.byID[id]
+	if in == nil || !in.registered {
+		return false
+	}
+	in.pinged, in.seen = true, now
+	return true
+}
+
+// shapeOf is what LOOKUP knows of a model: its newest registration.
+func (r *registry) shapeOf(model string, world int) *shape {
+	if in := r.models[modelKey{model, world}]; in != nil {
+		return in.shape
+	}
+	return nil
+}
+
+// disconnected ends a connection. An instance whose process is watched loses nothing by
+// it; of others nobody knows whether they still write.
+func (r *registry) disconnected(conn uint64) (out []verdict) {
+	for _, in := range r.byID {
+		if in.conn != conn {
+			continue
+		}
+		in.conn = 0
+		if in.registered && in.proc == nil {
+			out = append(out, in.mislay()...)
+		}
+	}
+	return out
+}
+
+// exited is the proof that a process touches nothing any more.
+func (r *registry) exited(p *proc) (out []verdict) {
+	p.ended = true
+	for _, in := range r.byID {
+		if in.proc == p {
+			out = append(out, in.gone()...)
+			r.drop(in)
+		}
+	}
+	for _, h := range p.orphans {
+		out = append(out, verdict{h, true})
+	}
+	if p.owner != 0 {
+		out = append(out, verdict{p.owner, true})
+	}
+	p.orphans, p.owner = nil, 0
+	return out
+}
+
+// needs reports whether the end of p would still prove anything.
+func (r *registry) needs(p *proc) bool {
+	if p.conns > 0 || p.owner != 0 || len(p.orphans) > 0 {
+		return true
+	}
+	for _, in := range r.byID {
+		if in.proc == p {
+			return true
+		}
+	}
+	return false
+}
+
+// reap loses the instances that have been silent for too long: timeout for those that
+// have pinged, grace for those that never did. 0 is for ever.
+func (r *registry) reap(now time.Time, timeout, grace time.Duration) (out []verdict, ids []uint64) {
+	for _, in := range r.byID {
+		limit := grace
+		if in.pinged {
+			limit = timeout
+		}
+		if in.registered && limit > 0 && now.Sub(in.seen) > limit {
+			ids = append(ids, in.id)
+			out = append(out, r.lose(in)...)
+		}
+	}
+	return out, ids
+}
+
+// pings remembers, within bounds, which unknown instances were told once that this server
+// does not know them.
+type pings struct {
+	told  map[uint64]int // → position in order
+	order [maxLost]uint64
+	next  int
+}
+
+// first reports whether id is told for the first time.
+func (p *pings) first(id uint64) bool {
+	if _, ok := p.told[id]; ok {
+		return false
+	}
+	if p.told == nil {
+		p.told = make(map[uint64]int)
+	}
+	if old := p.order[p.next]; len(p.told) > 0 {
+		if at, ok := p.told[old]; ok && at == p.next {
+			delete(p.told, old)
+		}
+	}
+	p.told[id] = p.next
+	p.order[p.next] = id
+	p.next = (p.next + 1) % len(p.order)
+	return true
+}
+
+// forget is for an id that has registered: should it be lost, it is told again.
+func (p *pings) forget(id uint64) { delete(p.told, id) }
