@@ -78,6 +78,15 @@ func (l *link) do(ctx context.Context, k *call) error {
 	}
 }
 
+// post sends the call without waiting for its reply, which will be dropped.
+func (l *link) post(ctx context.Context, k *call) error {
+	if err := l.enlist(k); err != nil {
+		return err
+	}
+	l.forget(k)
+	return l.send(ctx, k)
+}
+
 // enlist gives the call its number and expects its reply.
 func (l *link) enlist(k *call) error {
 	l.mu.Lock()

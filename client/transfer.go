@@ -17,11 +17,11 @@ const settleTimeout = 5 * time.Second
 var (
 	// emptyBin is the data of a commit whose bytes are in shared memory.
 	emptyBin = []byte{0xc4, 0}
-	// abandonBin is the data of a commit that wants nothing stored: the pickle of an empty
-	// list. A server that shares memory aborts what is reserved under the key when a commit
-	// brings data (wire specification §4.5), and then refuses the wrong number of tensors. So
-	// no operation of our own is needed for a writer that gives up.
-	abandonBin = []byte{0xc4, 4, 0x80, 4, ']', '.'}
+	// noTensors is the pickle of an empty list, as the data of a commit. With it a store is
+	// given up: a server that shares memory aborts what is reserved under the key when a
+	// commit brings data (wire specification §4.5), and then refuses the wrong number of
+	// tensors. So a writer that gives up needs no operation of our own.
+	noTensors = []byte{0xc4, 4, 0x80, 4, ']', '.'}
 )
 
 // operation is one store or retrieve in progress. While one is, its worker does not
@@ -130,7 +130,7 @@ func (w *Worker) Store(ctx context.Context, key *Key, fill func(index int, dst [
 	if len(o.index) == 0 {
 		return true, nil
 	}
-	o.owed, o.data = lmcache.OpCommitStore, abandonBin
+	o.owed, o.data = lmcache.OpCommitStore, noTensors
 	stored, err := o.store(ctx, fill)
 	if o.owed != 0 && ctx.Err() == nil && o.tell(ctx) == nil {
 		o.owed = 0

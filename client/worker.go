@@ -265,18 +265,32 @@ func (w *Worker) agree(ctx context.Context, l *link) (*registered, error) {
 	if reply.Error != "" {
 		return nil, fmt.Errorf("%w: %s", ErrRefused, reply.Error)
 	}
-	if reply.ShmName == "" || c.opts.Copy {
+	if reply.ShmName == "" {
 		return r, nil
 	}
-	var old *mapping
-	if w.cur != nil { // only a call that registers changes cur, and that is us
-		old = w.cur.pool
-	}
-	if r.pool, err = openPool(c.opts.ShmDir, reply.ShmName, reply.PoolSize, old); err != nil {
+	if !c.opts.Copy {
+		var old *mapping
+		if w.cur != nil { // only a call that registers changes cur, and that is us
+			old = w.cur.pool
+		}
+		if r.pool, err = openPool(c.opts.ShmDir, reply.ShmName, reply.PoolSize, old); err == nil {
+			return r, nil
+		}
 		c.log.Warn("the server's pool cannot be mapped; copying instead",
 			"worker", w.reg.Instance, "error", err)
 	}
-	return r, nil
+	return r, w.sayCopying(ctx, l)
+}
+
+// sayCopying tells a server that shares memory that this worker copies. The protocol has no
+// field for it: a server learns it from a store that brings data (wire specification §4.5),
+// so we store nothing, as data. Without it the first retrieve would be answered with slots.
+// The reply is not waited for, because a server may not have one for an empty store.
+func (w *Worker) sayCopying(ctx context.Context, l *link) error {
+	k := newCall(lmcache.OpCommitStore)
+	defer k.release()
+	k.key(&Key{Model: w.reg.Model, World: w.reg.World, Readers: 1}).uint(w.reg.Instance).raw(noTensors)
+	return l.post(ctx, k)
 }
 
 // plan lists the positions of a key's range that are not masked, in group-major order.
