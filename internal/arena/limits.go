@@ -96,12 +96,12 @@ func (l Limits) explain(size int64, shared bool) string {
 	}
 	bound(l.Node, "the node has available", "free memory on the node")
 	if shared && l.ShmTotal > 0 {
-		bound(l.ShmFree-pageSize, fmt.Sprintf("the shared-memory file system (%s) leaves", gib(l.ShmTotal)), shmAdvice)
+		bound(l.ShmFree-pageSize, fmt.Sprintf("the shared-memory file system of %s leaves", gib(l.ShmTotal)), shmAdvice)
 	}
 	return strings.Join(bounds, ", ") + "; " + strings.Join(advice, ", or ")
 }
 
-const shmAdvice = "enlarge it (docker run --shm-size=…, a Kubernetes emptyDir with medium Memory, or mount -o remount,size=… /dev/shm)"
+const shmAdvice = "enlarge it (docker run --shm-size=…, a Kubernetes emptyDir with medium Memory, mount -o remount,size=… /dev/shm), or do without shared memory (--shm-name \"\")"
 
 // fits returns ErrNoRoom if the file system of dir has less than size bytes free.
 func fits(dir string, size int64) error {
@@ -126,4 +126,10 @@ func fsFree(dir string) (free, total int64, err error) {
 	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
 }
 
-func gib(n int64) string { return fmt.Sprintf("%.3f GiB", float64(n)/(1<<30)) }
+// gib shows a size as --l1-size-gb takes it, with MiB where that would round too much.
+func gib(n int64) string {
+	if n < 1<<30 {
+		return fmt.Sprintf("%.3f GiB (%.3f MiB)", float64(n)/(1<<30), float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.3f GiB", float64(n)/(1<<30))
+}
