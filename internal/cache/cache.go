@@ -1,0 +1,169 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/kv"
+)
+
+var (
+	// ErrFull is returned when a store finds no memory, after eviction did what it may.
+	ErrFull = errors.New("no memory for the store")
+	// ErrRange is wrapped when a range, a rank or a size cannot be meant.
+	ErrRange = errors.New("bad range")
+	// ErrHolder is wrapped when the holder was never issued, is lost or is gone.
+	ErrHolder = errors.New("holder may not write")
+)
+
+// VerifyMode says which retrieved objects are checked against their checksum.
+type VerifyMode int
+
+// The modes of --verify. With VerifyOff no checksums are taken at all.
+const (
+	VerifyOff VerifyMode = iota
+	VerifySampled
+	VerifyAlways
+)
+
+// Config of a cache.
+type Config struct {
+	Pool         *arena.Pool
+	Align        int64 // of slots, bytes; 0 = 4096
+	Verify       VerifyMode
+	VerifyRate   float64       // share of objects checked in VerifySampled; 0 = 0.01
+	LeaseLimit   time.Duration // a lease older than this is reported; 0 = 300 s
+	ReserveLimit time.Duration // a reservation older than this is quarantined; 0 = 600 s
+	Now          func() time.Time
+	Log          *slog.Logger
+}
+
+// Holder is who may touch memory: one life of one worker instance, one scheduler
+// connection's process, or one copy of the server's own.
+type Holder = arena.Holder
+
+// Namespace keeps apart what must never meet: model, world size, tenant salt, layout.
+// The zero Namespace is nowhere: nothing is stored or found in it.
+type Namespace uint32
+
+// Range names the chunks First … len(Chain)-1 of one prefix in one namespace.
+type Range struct {
+	NS     Namespace
+	Chain  []kv.Digest // digests of chunk 0 and up; only read, and only during the call
+	First  int
+	Groups int      // object groups, ≥ 1
+	Mask   [][]bool // [group][chunk - First]; true = not stored, not loaded, counts as present
+}
+
+// len is the number of chunks.
+func (r Range) len() int { return len(r.Chain) - r.First }
+
+// masked reports whether the object of this group and chunk (an index into Chain) is
+// left out. A mask that is too short leaves nothing out beyond its end.
+func (r Range) masked(group, chunk int) bool {
+	return group < len(r.Mask) && chunk-r.First < len(r.Mask[group]) && r.Mask[group][chunk-r.First]
+}
+
+// check refuses what no caller can mean. An empty range is allowed.
+func (r Range) check(rank int) error {
+	switch {
+	case r.NS == 0:
+		return fmt.Errorf("%w: no namespace", ErrRange)
+	case r.First < 0 || r.First > len(r.Chain):
+		return fmt.Errorf("%w: first chunk %d of %d", ErrRange, r.First, len(r.Chain))
+	case r.Groups < 1 || r.Groups > math.MaxUint16:
+		return fmt.Errorf("%w: %d object groups", ErrRange, r.Groups)
+	case rank < 0 || rank > math.MaxUint16:
+		return fmt.Errorf("%w: rank %d", ErrRange, rank)
+	}
+	return nil
+}
+
+// id is the identity of one rank's range: what ties a commit to its prepare.
+// It needs neither groups nor mask, and any range has one.
+func (r Range) id(rank int) rangeID {
+	id := rangeID{ns: r.NS, rank: rank, first: r.First, end: len(r.Chain)}
+	if id.end > 0 {
+		id.last = r.Chain[id.end-1]
+	}
+	return id
+}
+
+// Placed is one object's memory within a call's range.
+type Placed struct {
+	Index  int // position in the group-major flattening: group*(chunks of range) + chunk
+	Group  int
+	Offset int64  // from the start of the pool
+	Mem    []byte // exactly the object's bytes
+}
+
+// Cache is safe for concurrent use.
+type Cache struct {
+	now    func() time.Time
+	log    *slog.Logger
+	verify VerifyMode
+	limits limits
+
+	mu   sync.Mutex // guards core and spaces; a leaf lock, never held while bytes are read
+	core *core
+	// spaces are kept by a digest of their names, so that a hostile client's long
+	// names cost no more than short ones.
+	spaces map[kv.Digest]Namespace
+}
+
+// limits are the ages at which Tick acts.
+type limits struct{ lease, reserve time.Duration }
+
+// New returns an empty cache over the pool. The pool must stay open as long as the cache
+// and anything that it handed out are in use.
+func New(cfg Config) (*Cache, error) {
+	if cfg.Pool == nil {
+		return nil, errors.New("a cache needs a pool")
+	}
+	if cfg.Align == 0 {
+		cfg.Align = 4096
+	}
+	if cfg.Align < 1 || cfg.Align&(cfg.Align-1) != 0 || cfg.Pool.Size()%cfg.Align != 0 {
+		return nil, fmt.Errorf("slot alignment %d is not a power of two that divides the pool's %d bytes", cfg.Align, cfg.Pool.Size())
+	}
+	if cfg.VerifyRate == 0 {
+		cfg.VerifyRate = 0.01
+	}
+	if !(cfg.VerifyRate > 0 && cfg.VerifyRate <= 1) {
+		return nil, fmt.Errorf("verify rate %v is not between 0 and 1", cfg.VerifyRate)
+	}
+	c := &Cache{
+		now:    cfg.Now,
+		log:    cfg.Log,
+		verify: cfg.Verify,
+		limits: limits{lease: cfg.LeaseLimit, reserve: cfg.ReserveLimit},
+		core:   newCore(cfg.Pool.Size(), cfg.Align, cfg.Pool.Mem(), newSampler(cfg.Verify, cfg.VerifyRate)),
+		spaces: make(map[kv.Digest]Namespace),
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.limits.lease == 0 {
+		c.limits.lease = 300 * time.Second
+	}
+	if c.limits.reserve == 0 {
+		c.limits.reserve = 600 * time.Second
+	}
+	return c, nil
+}
+
+// NewHolder returns a holder that was never used before; desc is shown to people. It must
+// come to an end with Gone, or with Lost if nobody can tell.
+func (c *Cache) NewHolder(desc string) Holder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.newHolder(desc)
+}

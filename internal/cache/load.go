@@ -1,0 +1,100 @@
+package cache
+
+// Lookup is one request's question for the longest prefix that every rank and group has.
+type Lookup struct {
+	Range
+	Request string // at most 1,024 bytes
+	Owner   Holder // on whose behalf the request holds what it finds
+	World   int    // ranks 0 … World-1; at most 1,024
+	Readers int    // retrieves to expect per object, ≥ 1; at most 65,535 are counted
+}
+
+// Lookup takes a lease on the prefix found, remembers the answer for Answer, and returns
+// it: whole chunks from First on. An earlier lookup of the same request is replaced; what
+// it holds and nobody has begun to read is released. What cannot be meant — no reader, no
+// namespace, an owner that is lost or gone — finds 0 chunks.
+//
+// The cache remembers 65,536 requests and 8 Mi held objects; requests that hold nothing any
+// more are forgotten first, and when every one holds something, a new one finds nothing.
+func (c *Cache) Lookup(l Lookup) int {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.lookup(l, now)
+}
+
+// Answer gives the request's answer exactly once; then, and for an unknown request, 0.
+func (c *Cache) Answer(request string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.answer(request, true)
+}
+
+// Peek is Answer without taking it.
+func (c *Cache) Peek(request string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.answer(request, false)
+}
+
+// FreeLocks releases the leases that this request's lookup holds in the range, for all
+// ranks: every share that no reader has begun. Another namespace (another salt) than the
+// lookup's, or other chunks, release nothing.
+func (c *Cache) FreeLocks(request string, world int, r Range) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.freeLocks(request, world, r)
+}
+
+// EndSession ends the request: its answer, and every lease no reader has begun; then
+// touches what it used, so that recency is the end of the request. Reads that have begun
+// go on to their own end.
+func (c *Cache) EndSession(request string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.endSession(request)
+}
+
+// BeginRead moves the request's leases on one rank's range to reading by h: one share of
+// each object, and each only once per holder and lookup. All or nothing: if one is missing
+// (no lease, or its checksum does not match) it returns false and releases this reader's
+// shares of the range. Repeating an open read gives the same result; while the first is
+// still comparing checksums, false.
+//
+// The memory may be read until EndRead, or until the holder is Gone.
+func (c *Cache) BeginRead(h Holder, request string, rank int, r Range) ([]Placed, bool) {
+	rd, placed, checks, ok := c.beginRead(h, request, rank, r)
+	if len(checks) == 0 {
+		return placed, ok
+	}
+	if !c.finishRead(rd, compare(checks)) {
+		return nil, false
+	}
+	return placed, true
+}
+
+func (c *Cache) beginRead(h Holder, request string, rank int, r Range) (*read, []Placed, []check, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.beginRead(h, request, rank, r)
+}
+
+func (c *Cache) finishRead(rd *read, bad []bool) bool {
+	c.mu.Lock()
+	wrong, ok := c.core.finishRead(rd, bad)
+	reader := c.core.describe(rd.reader)
+	c.mu.Unlock()
+	for _, m := range wrong {
+		c.log.Error("checksum mismatch: the object is quarantined, its retrieve is a miss",
+			"chunk", m.key.digest, "namespace", m.key.ns, "rank", m.key.rank, "group", m.key.group,
+			"offset", m.offset, "writer", m.writer, "reader", reader, "request", rd.id.request)
+	}
+	return ok
+}
+
+// EndRead ends the read that BeginRead began; without one it does nothing.
+func (c *Cache) EndRead(h Holder, request string, rank int, r Range) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.finish(h, readID{request, r.id(rank)})
+}

@@ -1,0 +1,91 @@
+package cache
+
+// Prepare reserves memory for what is missing of one rank's range; sizes has one length
+// in bytes per group. Objects that are present or being written are left out; an empty
+// result is a full hit, or a store to be skipped: while this writer has a store of the same
+// identity that was aborted without proof, nothing is stored under it. A second Prepare
+// under the identity adds to the first. All or nothing: ErrFull reserves nothing.
+//
+// The memory is the writer's to fill until it commits, aborts or is Gone.
+func (c *Cache) Prepare(w Holder, rank int, r Range, sizes []int64) ([]Placed, error) {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.prepare(w, rank, r, sizes, now)
+}
+
+// Commit settles every reservation that w made under this identity (namespace, rank, first
+// and end chunk and the digest at the end) and reports whether all of them were pending
+// and are now served. A commit after an abort is false; it proves that its writer has
+// stopped, and frees what was quarantined for it. Checksums are taken before anything is
+// served, outside the lock.
+func (c *Cache) Commit(w Holder, rank int, r Range) bool {
+	res, mem, late := c.beginCommit(w, r.id(rank))
+	if late {
+		c.log.Warn("commit after the reservation was aborted: not stored, its memory is free now",
+			"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain))
+	}
+	if res == nil {
+		return false
+	}
+	if mem == nil {
+		return true
+	}
+	sums := sumAll(mem)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.finishCommit(res, sums)
+	return true
+}
+
+// beginCommit begins a commit, and finishes it if no checksums are to be taken; else it
+// returns the memory to hash, in the order of the reservation.
+func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byte, late bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.core.counters.lateCommits
+	res = c.core.beginCommit(w, id)
+	late = c.core.counters.lateCommits != before
+	if res == nil {
+		return nil, nil, late
+	}
+	if c.verify == VerifyOff {
+		c.core.finishCommit(res, nil)
+		return res, nil, late
+	}
+	mem = make([][]byte, len(res.objs))
+	for i, p := range res.objs {
+		_, mem[i] = c.core.placed(c.core.objs.at(p.ref))
+	}
+	return res, mem, late
+}
+
+// Abort ends the reservations of this identity: the objects are absent. With proof that w
+// has stopped writing the memory is free, without it is quarantined. With proof it also
+// frees what an earlier abort without proof has quarantined. It reports whether there was
+// anything to abort or free. A reservation whose commit has come cannot be aborted.
+func (c *Cache) Abort(w Holder, rank int, r Range, proof bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.abort(w, r.id(rank), proof)
+}
+
+// describe names a holder for a log line.
+func (c *Cache) describe(h Holder) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.describe(h)
+}
+
+// compare reports, per check, whether the bytes are not what the checksum says.
+func compare(checks []check) (bad []bool) {
+	mem := make([][]byte, len(checks))
+	for i := range checks {
+		mem[i] = checks[i].mem
+	}
+	bad = make([]bool, len(checks))
+	for i, sum := range sumAll(mem) {
+		bad[i] = sum != checks[i].sum
+	}
+	return bad
+}

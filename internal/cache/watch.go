@@ -1,0 +1,160 @@
+package cache
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/transfer"
+)
+
+// Gone records proof that the holder touches no memory any more (it unregistered, or its
+// process ended): reservations are aborted and freed, reads end, leases that it owns and
+// nobody reads are released, its quarantine is freed. The holder can do nothing more.
+func (c *Cache) Gone(h Holder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.gone(h)
+}
+
+// Lost records that the holder can no longer be reached, without proof: reservations
+// are aborted into quarantine, reads keep their memory until proof, leases that it owns
+// and nobody reads are released. The holder can begin nothing more; what it began it may
+// still end, which is proof for that much.
+func (c *Cache) Lost(h Holder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.lose(h)
+}
+
+// Tick applies the limits: quarantines reservations past theirs, reports leases past
+// theirs. Call it about once a second.
+func (c *Cache) Tick() {
+	now := c.now()
+	c.mu.Lock()
+	ended, overdue := c.core.tick(now, c.limits)
+	c.mu.Unlock()
+	for _, e := range ended {
+		c.log.Warn("reservation is past its limit: its objects are absent, its memory is quarantined until the writer commits, unregisters or exits",
+			"writer", e.writer, "rank", e.rank, "objects", e.objects, "age", e.age, "limit", c.limits.reserve)
+	}
+	for _, l := range overdue {
+		c.log.Warn("lease is past its limit; it stays until it is released or its holder is gone",
+			"request", l.Request, "owner", l.Owner, "objects", l.Objects, "reading", l.Reading, "age", l.Age, "limit", c.limits.lease)
+	}
+}
+
+// clearPiece is how many objects Clear looks at under one hold of the lock.
+const clearPiece = 4096
+
+// Clear removes every object that no lease holds and returns how many, and their bytes.
+func (c *Cache) Clear() (objects int, bytes int64) {
+	for next := ref(1); next != 0; {
+		var n int
+		var b int64
+		c.mu.Lock()
+		next, n, b = c.core.clear(next, clearPiece)
+		c.mu.Unlock()
+		objects += n
+		bytes += b
+	}
+	return objects, bytes
+}
+
+// Check verifies every invariant of the cache and its arena.
+func (c *Cache) Check() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.check()
+}
+
+// Stats are totals since the start and gauges of now.
+type Stats struct {
+	Arena                        arena.Stats
+	Objects                      int    // settled
+	Reservations                 int    // open
+	Lookups, LookupChunks        uint64 // asked
+	HitChunks                    uint64 // answered
+	StoredObjects, StoredBytes   uint64
+	LoadedObjects, LoadedBytes   uint64
+	EvictedObjects, EvictedBytes uint64
+	StoresFull                   uint64 // stores refused for lack of memory
+	LateCommits                  uint64
+	Verified, Mismatches         uint64 // objects
+	LeasesOverdue                int
+	Leases, Reading              int // requests that hold something; reads that have begun
+	Ledger                       []transfer.Row
+}
+
+// Stats returns them.
+func (c *Cache) Stats() Stats {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, n := c.core, c.core.counters
+	s := Stats{
+		Arena:         k.ix.Stats(),
+		Reservations:  k.nres + len(k.settling),
+		Lookups:       n.lookups,
+		LookupChunks:  n.lookupChunks,
+		HitChunks:     n.hitChunks,
+		StoredObjects: n.storedObjects, StoredBytes: n.storedBytes,
+		LoadedObjects: n.loadedObjects, LoadedBytes: n.loadedBytes,
+		EvictedObjects: n.evictedObjects, EvictedBytes: n.evictedBytes,
+		StoresFull:  n.storesFull,
+		LateCommits: n.lateCommits,
+		Verified:    n.verified, Mismatches: n.mismatches,
+		LeasesOverdue: len(k.leases(now, c.limits.lease)),
+		Leases:        len(k.leases(now, 0)),
+		Reading:       k.nreads,
+		Ledger:        k.ledger.Balance(),
+	}
+	s.Objects = s.Arena.SettledSlots
+	return s
+}
+
+// LeaseRow is one request's lease, for people.
+type LeaseRow struct {
+	Request string        `json:"request"`
+	Owner   string        `json:"owner"`
+	Age     time.Duration `json:"age_ns"`
+	Objects int           `json:"objects"`
+	Reading []string      `json:"reading"` // holders that have begun
+	Overdue bool          `json:"overdue"`
+}
+
+// Leases lists at most limit leases, oldest first.
+func (c *Cache) Leases(limit int) []LeaseRow {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := c.core.leases(now, 0)
+	order := slices.SortedFunc(maps.Keys(all), func(a, b *lookup) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.request, b.request))
+	})
+	rows := make([]LeaseRow, 0, min(len(order), max(limit, 0)))
+	for _, l := range order[:cap(rows)] {
+		rows = append(rows, c.core.leaseRow(l, all[l], now, c.limits))
+	}
+	return rows
+}
+
+// QuarantineRow is what one holder keeps from being reused.
+type QuarantineRow struct {
+	Holder string `json:"holder"`
+	Slots  int    `json:"slots"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// Quarantined lists them. A slot with several holders counts in each row.
+func (c *Cache) Quarantined() []QuarantineRow {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	rows := []QuarantineRow{}
+	for _, q := range c.core.ix.Quarantined() {
+		rows = append(rows, QuarantineRow{c.core.describe(q.Holder), q.Slots, q.Bytes})
+	}
+	return rows
+}
