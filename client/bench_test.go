@@ -1,4 +1,4 @@
-package client
+package client_test
 
 import (
 	"context"
@@ -8,9 +8,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/holdfast-kv/holdfast/internal/lmcache"
-	"github.com/holdfast-kv/holdfast/internal/zmtp"
 )
 
 // barePingPong returns a round trip of one small write each way between two goroutines over
@@ -54,39 +51,7 @@ func barePingPong(b *testing.B) func() {
 	}
 }
 
-// echoServer answers NOOP as a server's loop does, without anything behind it.
-func echoServer(b *testing.B) string {
-	ok := []byte("\xa2OK")
-	buf := make([]byte, 64)
-	p := newPeer(b, "", func(conn *zmtp.Conn) {
-		frames := make([][]byte, 0, 3)
-		for {
-			frames = frames[:0]
-			rest := buf
-			for more := true; more; {
-				size, m, err := conn.NextFrame()
-				if err != nil || size > int64(len(rest)) {
-					return
-				}
-				more = m
-				if _, err := io.ReadFull(conn, rest[:size]); err != nil {
-					return
-				}
-				frames, rest = append(frames, rest[:size]), rest[size:]
-			}
-			answer := ok
-			if op, _ := lmcache.ParseOp(frames[1]); op == lmcache.OpGetChunkSize {
-				answer = []byte{4}
-			}
-			if conn.Send(frames[0], frames[1], answer) != nil {
-				return
-			}
-		}
-	})
-	return p.listener.Endpoint()
-}
-
-// median takes turns between the calls, so that both see the same machine, and returns
+// medians takes turns between the calls, so that both see the same machine, and returns
 // the median duration of each.
 func medians(b *testing.B, calls ...func()) []time.Duration {
 	times := make([][]time.Duration, len(calls))
@@ -108,8 +73,7 @@ func medians(b *testing.B, calls ...func()) []time.Duration {
 	return p50
 }
 
-// BenchmarkNoop is a round trip of the client, over its own protocol code on both sides,
-// as a ratio to a bare ping-pong over the same kind of socket in the same run.
+// BenchmarkNoop is a round trip of the client to a whole server over a unix socket, as a ratio to a bare ping-pong over the same kind of socket in the same run.
 func BenchmarkNoop(b *testing.B) {
 	for _, bc := range []struct {
 		name string
@@ -123,9 +87,10 @@ func BenchmarkNoop(b *testing.B) {
 		}},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
+			s := start(b, "pool", 1<<20)
 			ctx, cancel := bc.ctx()
 			defer cancel()
-			c := dial(b, echoServer(b), Options{})
+			c := s.dial(b, s.unix, false)
 			bare := barePingPong(b)
 			noop := func() {
 				if err := c.Noop(ctx); err != nil {
