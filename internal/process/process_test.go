@@ -125,8 +125,8 @@ func hasExited(p *Process) bool {
 
 func TestExitIsSeen(t *testing.T) {
 	for name, end := range map[string]func(c child) error{
-		"killed":        func(c child) error { return c.Process.Signal(syscall.SIGKILL) },
-		"by its own":    func(c child) error { return c.stdin.Close() },
+		"killed":     func(c child) error { return c.Process.Signal(syscall.SIGKILL) },
+		"by its own": func(c child) error { return c.stdin.Close() },
 		"terminated": func(c child) error { return c.Process.Signal(syscall.SIGTERM) },
 	} {
 		t.Run(name, func(t *testing.T) {
