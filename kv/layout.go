@@ -45,7 +45,7 @@ var dtypeSize = map[DType]int{
 func ParseDType(s string) (DType, error) {
 	d := DType(strings.TrimPrefix(s, "torch."))
 	if _, ok := dtypeSize[d]; !ok {
-		return "", fmt.Errorf("%w %q", ErrDType, s)
+		return "", fmt.Errorf("%w %.64q", ErrDType, s)
 	}
 	return d, nil
 }
@@ -80,7 +80,7 @@ type ChunkLayout struct {
 func (l ChunkLayout) Bytes() (int64, error) {
 	n := int64(l.DType.Size())
 	if n == 0 {
-		return 0, fmt.Errorf("%w %q", ErrDType, string(l.DType))
+		return 0, fmt.Errorf("%w %.64q", ErrDType, string(l.DType))
 	}
 	if len(l.Shape) == 0 {
 		return 0, errors.New("a chunk tensor has at least one dimension")
