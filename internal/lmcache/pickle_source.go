@@ -16,6 +16,7 @@ type source struct {
 	pos   int64     // bytes consumed
 	end   int64     // reads must not pass this position; at first the frame's length
 	err   error
+	small [512]byte // for reads of the methods below; on the stack it would escape
 }
 
 // sourceWindow is how much is read ahead. It is small, since what was read ahead of a
@@ -95,24 +96,22 @@ func (s *source) byte() byte {
 		s.at, s.pos = s.at+1, s.pos+1
 		return s.buf[s.at-1]
 	}
-	var b [1]byte
-	s.read(b[:])
-	return b[0]
+	s.read(s.small[:1])
+	return s.small[0]
 }
 
 // uint reads a little-endian number of n ≤ 8 bytes.
 func (s *source) uint(n int) uint64 {
-	var b [8]byte
-	s.read(b[:n])
-	return binary.LittleEndian.Uint64(b[:])
+	clear(s.small[n:8])
+	s.read(s.small[:n])
+	return binary.LittleEndian.Uint64(s.small[:])
 }
 
 // skip drops n bytes.
 func (s *source) skip(n int64) {
-	var drop [512]byte
 	for s.claim(n) && n > 0 {
-		k := min(n, int64(len(drop)))
-		s.read(drop[:k])
+		k := min(n, int64(len(s.small)))
+		s.read(s.small[:k])
 		n -= k
 	}
 }

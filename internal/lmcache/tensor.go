@@ -203,9 +203,8 @@ func (t *tensorReader) equal(got, want int64) {
 func (t *tensorReader) magic() {
 	t.expect(opLong1)
 	t.equal(int64(t.byte()), int64(len(magic)))
-	var b [len(magic)]byte
-	t.read(b[:])
-	if string(b[:]) != magic {
+	b := t.small[:len(magic)]
+	if t.read(b); string(b) != magic {
 		t.fail("no magic number")
 	}
 }

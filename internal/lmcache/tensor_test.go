@@ -15,6 +15,7 @@ import (
 	"testing/iotest"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/kv"
 )
@@ -459,7 +460,11 @@ func TestSegments(t *testing.T) {
 // TestFourGiB writes around a slab that a bin cannot hold. The slab's memory is never
 // touched.
 func TestFourGiB(t *testing.T) {
-	slab := make([]byte, 1<<31)
+	slab, err := unix.Mmap(-1, 0, 1<<31, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(slab)
 	layouts := []kv.ChunkLayout{{Shape: []int{1 << 31}, DType: kv.UInt8}, {Shape: []int{1 << 30}, DType: kv.Int16}}
 	if _, err := CommitSegments(layouts, [][]byte{slab, slab}); !errors.Is(err, ErrMalformed) {
 		t.Errorf("two slabs of 2 GiB: %v", err)

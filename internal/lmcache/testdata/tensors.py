@@ -2,7 +2,8 @@
 a pickled tensor list mentions, so that Python's own pickle does the work.
 
   tensors.py load < PICKLE    prints one line a tensor: dtype, shape, SHA-256 of its bytes
-  tensors.py dump N PROTOCOL  writes a list of N tensors as a stock client pickles it
+  tensors.py dump N...        writes lists of N tensors as a stock client pickles them, each
+                              with protocols 3, 4 and 5 and behind its length (int64)
 """
 
 import collections
@@ -134,15 +135,18 @@ def load():
         print(json.dumps({"dtype": t.dtype, "shape": t.size, "sha256": hashlib.sha256(t.st.data).hexdigest()}))
 
 
-def dump(n, protocol):
+def dump(n):
+    # The tuples are new each time, as torch has them: otherwise pickle refers back to them.
     tensors = [Tensor("float16", 2, Storage("HalfStorage", struct.pack("<6H", *range(i, i + 6))), 0,
-                      tuple([2, 3]), tuple([3, 1]))  # new tuples each time, as torch has them
-               for i in range(n)]
-    sys.stdout.buffer.write(pickle.dumps(tensors, protocol))
+                      tuple([2, 3]), tuple([3, 1])) for i in range(n)]
+    for protocol in (3, 4, 5):
+        data = pickle.dumps(tensors, protocol)
+        sys.stdout.buffer.write(struct.pack("<q", len(data)) + data)
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "load":
         load()
     else:
-        dump(int(sys.argv[2]), int(sys.argv[3]))
+        for n in sys.argv[2:]:
+            dump(int(n))
