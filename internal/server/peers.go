@@ -27,11 +27,7 @@ func pidOf(p zmtp.Peer) int {
 // needs no answer: c.known closes when there is one.
 func (s *Server) identify(c *conn) {
 	c.peer = c.z.Peer()
-	address := ""
-	if c.peer.Remote != nil {
-		address = c.peer.Remote.String()
-	}
-	c.log = c.log.With("peer", address)
+	c.log = c.log.With("peer", c.peer.String())
 	find := func() {
 		defer close(c.known)
 		c.proc = s.watch(s.pidOf(c.peer))

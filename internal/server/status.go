@@ -25,7 +25,7 @@ type Status struct {
 
 // PeerRow is one connection.
 type PeerRow struct {
-	Address   string    `json:"address"`
+	Address   string    `json:"address"` // HOST:PORT, or "unix"
 	PID       int       `json:"pid,omitempty"`
 	Connected time.Time `json:"connected"`
 	Requests  uint64    `json:"requests"`
@@ -95,7 +95,7 @@ func (c *conn) row() PeerRow {
 	r := PeerRow{Connected: c.since, Requests: c.books.read().Dispatched}
 	select {
 	case <-c.known: // and with it peer
-		if c.peer.Remote != nil {
+		if r.Address = c.peer.Network; r.Address == "tcp" {
 			r.Address = c.peer.Remote.String()
 		}
 		r.PID = c.peer.PID

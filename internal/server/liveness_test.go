@@ -1,0 +1,180 @@
+package server_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/lmcache"
+)
+
+// TestUnknownProcessDisconnects: of a process that cannot be watched, a disconnect proves
+// nothing. What it was writing is quarantined until it is heard of.
+func TestUnknownProcessDisconnects(t *testing.T) {
+	h := open(t, plan{blind: true})
+	key := keyOf("s", 1, 0, 4, 0)
+	prepare := func() *peer {
+		p := h.dial(t, h.unix)
+		p.register(model(7))
+		if n := len(p.prepareStore(key, 7).Slots); n != 4 {
+			t.Fatalf("%d slots", n)
+		}
+		return p
+	}
+	lose := func(p *peer) {
+		p.z.Close()
+		eventually(t, "the quarantine", func() bool { return h.cache.Stats().Arena.QuarantinedSlots == 4 })
+	}
+
+	t.Run("late commit", func(t *testing.T) {
+		lose(prepare())
+		p := h.dial(t, h.unix)
+		// It goes on without registering. Under the same identity nothing may be
+		// prepared: the first store's commit could come, and publish it.
+		if n := len(p.prepareStore(key, 7).Slots); n != 0 {
+			t.Fatalf("%d slots while a commit is awaited", n)
+		}
+		if n := len(p.prepareStore(keyOf("s", 2, 0, 2, 0), 7).Slots); n != 2 {
+			t.Fatalf("%d slots for another store", n)
+		}
+		if !p.commitStore(keyOf("s", 2, 0, 2, 0), 7, emptyBin) {
+			t.Fatal("the other store is refused")
+		}
+		if p.commitStore(key, 7, emptyBin) {
+			t.Fatal("a late commit was true")
+		}
+		if st := h.cache.Stats(); st.Arena.QuarantinedSlots != 0 || st.Objects != 2 {
+			t.Fatalf("after the late commit: %+v", st)
+		}
+		h.store(p, key, 7)
+		if n := p.lookup("r", 1, 4); n != 4 {
+			t.Fatalf("found %d of 4", n)
+		}
+		p.void(lmcache.OpEndSession, str("r"))
+		p.void(lmcache.OpUnregisterEngineDriven, num(7))
+		p.void(lmcache.OpClear)
+	})
+	t.Run("data instead of the late commit", func(t *testing.T) {
+		lose(prepare())
+		p := h.dial(t, h.unix)
+		if !p.commitStore(key, 7, pickledRange(t, model(7), key)) {
+			t.Fatal("refused")
+		}
+		if st := h.cache.Stats(); st.Arena.QuarantinedSlots != 0 || st.Objects != 4 {
+			t.Fatalf("after the store: %+v", st)
+		}
+		p.void(lmcache.OpUnregisterEngineDriven, num(7))
+		p.void(lmcache.OpClear)
+	})
+	t.Run("unregistered", func(t *testing.T) {
+		lose(prepare())
+		p := h.dial(t, h.unix)
+		p.register(model(7)) // the same id proves nothing
+		if n := h.cache.Stats().Arena.QuarantinedSlots; n != 4 {
+			t.Fatalf("%d slots in quarantine after it registered again", n)
+		}
+		p.void(lmcache.OpUnregisterEngineDriven, num(7))
+		if n := h.cache.Stats().Arena.QuarantinedSlots; n != 0 {
+			t.Fatalf("%d slots in quarantine after it unregistered", n)
+		}
+	})
+	t.Run("new id on the same connection", func(t *testing.T) {
+		p := prepare()
+		other := model(8)
+		other.Model = "another model"
+		p.register(other)
+		if n := h.cache.Stats().Reservations; n != 1 {
+			t.Fatalf("%d reservations", n)
+		}
+		p.register(model(9))
+		if st := h.cache.Stats(); st.Reservations != 0 || st.Arena.FreeBytes != st.Arena.Size {
+			t.Fatalf("after it came under a new id: %+v", st)
+		}
+		if in := h.Status().Instances; len(in) != 2 || in[0].Instance != 8 || in[1].Instance != 9 {
+			t.Fatalf("instances %+v", in)
+		}
+	})
+	t.Run("scheduler", func(t *testing.T) {
+		p := h.dial(t, h.unix)
+		p.register(model(7))
+		h.store(p, key, 7)
+		q := h.dial(t, h.unix)
+		q.lookup("r", 1, 4)
+		if n := h.cache.Stats().Leases; n != 1 {
+			t.Fatalf("%d leases", n)
+		}
+		q.z.Close()
+		eventually(t, "the release of the lease", func() bool { return h.cache.Stats().Leases == 0 })
+	})
+}
+
+// TestReaper: silence is judged by the clock, which frees nothing.
+func TestReaper(t *testing.T) {
+	h := open(t, plan{blind: true})
+	p := h.dial(t, h.unix)
+	pinged, quiet := model(1), model(2)
+	quiet.Model = "quiet"
+	p.register(pinged)
+	q := h.dial(t, h.unix)
+	q.register(quiet)
+	p.want(yes, lmcache.OpPing, num(1))
+	key := keyOf("s", 1, 0, 4, 0)
+	p.prepareStore(key, 1)
+
+	names := func() (ids []uint64) {
+		for _, in := range h.Status().Instances {
+			ids = append(ids, in.Instance)
+		}
+		return ids
+	}
+	h.Reap(h.clock.add(120 * time.Second))
+	if n := len(names()); n != 2 {
+		t.Fatalf("%v after exactly the timeout", names())
+	}
+	p.commitRetrieve(key, 1) // a transfer is a sign of life
+	h.Reap(h.clock.add(119 * time.Second))
+	if n := len(names()); n != 2 {
+		t.Fatalf("%v, though it was heard of", names())
+	}
+	h.Reap(h.clock.add(2 * time.Second))
+	if ids := names(); len(ids) != 1 || ids[0] != 2 {
+		t.Fatalf("%v after the timeout", ids)
+	}
+	st := h.cache.Stats()
+	if st.Arena.QuarantinedSlots != 4 || st.Reservations != 0 || st.Objects != 0 {
+		t.Fatalf("after the reap: %+v", st)
+	}
+	// It wakes up. It is told, and until it registers it only gives back.
+	if n := len(p.prepareStore(keyOf("s", 3, 0, 1, 0), 1).Slots); n != 0 {
+		t.Fatalf("%d slots for a lost worker", n)
+	}
+	if p.commitStore(key, 1, emptyBin) {
+		t.Fatal("a late commit was true")
+	}
+	if n := h.cache.Stats().Arena.QuarantinedSlots; n != 0 {
+		t.Fatalf("%d slots in quarantine after the late commit", n)
+	}
+	p.want(no, lmcache.OpPing, num(1))
+	p.register(pinged)
+	p.want(yes, lmcache.OpPing, num(1))
+	h.store(p, key, 1)
+
+	h.Reap(h.clock.add(time.Hour))
+	if ids := names(); len(ids) != 0 {
+		t.Fatalf("%v after the grace of one that never pinged", ids)
+	}
+	if n := p.lookup("r", 1, 4); n != 0 {
+		t.Fatalf("lookup found %d for a model that nobody serves", n)
+	}
+}
+
+// TestReaperOff: 0 is for ever.
+func TestReaperOff(t *testing.T) {
+	h := open(t, plan{config: noReaper})
+	p := h.dial(t, h.unix)
+	p.register(model(1))
+	p.want(yes, lmcache.OpPing, num(1))
+	h.Reap(h.clock.add(1000 * time.Hour))
+	if n := len(h.Status().Instances); n != 1 {
+		t.Fatalf("%d instances", n)
+	}
+}

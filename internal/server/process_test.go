@@ -1,0 +1,188 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/holdfast-kv/holdfast/internal/lmcache"
+	"github.com/holdfast-kv/holdfast/internal/zmtp"
+)
+
+// clientProcess is what a re-executed test binary does: it connects, does what its role
+// says, reports, and then lives until its standard input ends.
+func clientProcess(role string) {
+	z, err := zmtp.Dial(context.Background(), os.Getenv("HOLDFAST_TEST_SERVER"), zmtp.Options{SocketType: zmtp.Dealer})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	uid := uint64(0)
+	call := func(op lmcache.Op, args ...[]byte) {
+		if err := z.Send(append([][]byte{num(uid), num(uint64(op))}, args...)...); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		uid++
+		if _, err := readMessage(z); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	r, key := model(7), keyOf("s", 1, 0, 4, 0)
+	switch role {
+	case "writer": // dies, or disconnects, between PREPARE and COMMIT
+		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
+		call(lmcache.OpPrepareStore, key.Append(nil), num(7))
+	case "reader": // the same between PREPARE and COMMIT of a retrieve
+		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
+		key.Request = "r"
+		call(lmcache.OpPrepareRetrieve, key.Append(nil), num(7))
+	case "scheduler": // with a lease
+		key.Worker = -1
+		key.Request = "q"
+		call(lmcache.OpLookup, key.Append(nil), num(1))
+	}
+	fmt.Println("ready")
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		if in.Text() == "disconnect" {
+			z.Close()
+			fmt.Println("disconnected")
+		}
+	}
+}
+
+// child is a client in a process of its own.
+type child struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	in  interface {
+		Write([]byte) (int, error)
+		Close() error
+	}
+	out *bufio.Scanner
+}
+
+func (h *house) child(t *testing.T, role, endpoint string) *child {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "HOLDFAST_TEST_ROLE="+role, "HOLDFAST_TEST_SERVER="+endpoint)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{t, cmd, in, bufio.NewScanner(out)}
+	t.Cleanup(c.kill)
+	c.await("ready")
+	return c
+}
+
+func (c *child) await(word string) {
+	c.t.Helper()
+	if !c.out.Scan() || c.out.Text() != word {
+		c.t.Fatalf("client process said %q, not %q", c.out.Text(), word)
+	}
+}
+
+// disconnect makes the client close its connection and live on.
+func (c *child) disconnect() {
+	c.t.Helper()
+	fmt.Fprintln(c.in, "disconnect")
+	c.await("disconnected")
+}
+
+func (c *child) kill() {
+	if c.cmd.ProcessState == nil {
+		c.cmd.Process.Kill()
+		c.cmd.Wait()
+	}
+}
+
+func transports(t *testing.T, run func(t *testing.T, h *house, endpoint string)) {
+	for _, name := range []string{"unix", "tcp"} {
+		t.Run(name, func(t *testing.T) {
+			h := open(t, plan{})
+			endpoint := h.unix
+			if name == "tcp" {
+				endpoint = h.tcp
+			}
+			run(t, h, endpoint)
+		})
+	}
+}
+
+// TestWriterProcess: the end of a known process, and nothing less, is the proof that frees
+// what it was writing.
+func TestWriterProcess(t *testing.T) {
+	transports(t, func(t *testing.T, h *house, endpoint string) {
+		c := h.child(t, "writer", endpoint)
+		if n := h.cache.Stats().Reservations; n != 1 {
+			t.Fatalf("%d reservations", n)
+		}
+		if in := h.Status().Instances; len(in) != 1 || in[0].PID != c.cmd.Process.Pid {
+			t.Fatalf("instances %+v, want pid %d", in, c.cmd.Process.Pid)
+		}
+		c.disconnect()
+		eventually(t, "the disconnect", func() bool { return !h.Status().Instances[0].Connected })
+		st := h.cache.Stats()
+		if st.Reservations != 1 || st.Arena.ReservedSlots != 4 {
+			t.Fatalf("a live process lost what it may write: %+v", st)
+		}
+		c.kill()
+		eventually(t, "the process's end", func() bool { return h.cache.Stats().Reservations == 0 })
+		st = h.cache.Stats()
+		if st.Arena.FreeBytes != st.Arena.Size || st.Objects != 0 {
+			t.Fatalf("after the process has ended: %+v", st)
+		}
+		if n := len(h.Status().Instances); n != 0 {
+			t.Fatalf("%d instances", n)
+		}
+	})
+}
+
+func TestReaderProcess(t *testing.T) {
+	transports(t, func(t *testing.T, h *house, endpoint string) {
+		p := h.dial(t, h.unix)
+		p.register(model(8))
+		h.store(p, keyOf("s", 1, 0, 4, 0), 8)
+		p.lookup("r", 1, 4)
+		c := h.child(t, "reader", endpoint)
+		if n := h.cache.Stats().Reading; n == 0 {
+			t.Fatal("nobody reads")
+		}
+		p.void(lmcache.OpEndSession, str("r"))
+		c.kill()
+		eventually(t, "the end of the read", func() bool { return h.cache.Stats().Reading == 0 })
+		if st := h.cache.Stats(); st.Leases != 0 || st.Objects != 4 {
+			t.Fatalf("after the process has ended: %+v", st)
+		}
+	})
+}
+
+func TestSchedulerProcess(t *testing.T) {
+	transports(t, func(t *testing.T, h *house, endpoint string) {
+		p := h.dial(t, h.unix)
+		p.register(model(8))
+		h.store(p, keyOf("s", 1, 0, 4, 0), 8)
+		c := h.child(t, "scheduler", endpoint)
+		c.disconnect()
+		eventually(t, "the disconnect", func() bool { return len(h.Status().Peers) == 1 })
+		if n := h.cache.Stats().Leases; n != 1 {
+			t.Fatalf("%d leases while the process lives", n)
+		}
+		c.kill()
+		eventually(t, "the release of the lease", func() bool { return h.cache.Stats().Leases == 0 })
+	})
+}
