@@ -138,7 +138,7 @@ replay() {
     fail "HOLDFAST_TRACE=$HOLDFAST_TRACE does not exist"
   else
     echo "no recorded trace at $trace: replaying a generated one of the same shape (set HOLDFAST_TRACE to use your own)"
-    bin/holdfast replay --requests 1000 generated
+    bin/holdfast replay --requests 1000 --generated
   fi
 }
 

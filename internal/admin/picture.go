@@ -59,6 +59,7 @@ type Picture struct {
 	Instances []server.InstanceRow `json:"instances"`
 	Requests  []server.RequestRow  `json:"requests"`
 	Malformed uint64               `json:"malformed_messages"`
+	Panics    uint64               `json:"request_panics"`
 
 	Ledger     LedgerPicture `json:"ledger"`
 	Violations uint64        `json:"invariant_violations"`
@@ -151,7 +152,7 @@ func (s Source) Take(now time.Time) Picture {
 		Leases:     LeasesPicture{Open: c.Leases, Reading: c.Reading, Overdue: c.LeasesOverdue, Oldest: s.leaseRows()},
 		Quarantine: list(s.Cache.Quarantined()),
 		Sessions:   srv.Sessions, Peers: list(srv.Peers), Instances: list(srv.Instances), Requests: list(srv.Requests),
-		Malformed:  srv.Malformed,
+		Malformed: srv.Malformed, Panics: srv.Panics,
 		Ledger:     LedgerPicture{Balanced: balanced(srv.Ledger), Kinds: list(srv.Ledger)},
 		Violations: invariant.Violations(),
 	}

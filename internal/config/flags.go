@@ -41,7 +41,7 @@ func usage(s Setting) string {
 	if limits := s.Limits(); limits != "" && s.Kind() == "choice" {
 		doc += " One of: " + limits + "."
 	}
-	if s.Unit != "" {
+	if s.Unit != "" && s.Unit != s.Kind() && !strings.Contains(doc, s.Unit) {
 		doc += " In " + s.Unit + "."
 	}
 	return doc

@@ -44,7 +44,7 @@ func protocolSettings() []Setting {
 			value: text{func(c *Serve) *string { return &c.Socket }, "at most 107 bytes (a limit of the kernel)",
 				func(s string) bool { return len(s) <= 107 }}},
 		{Name: "chunk-size", Default: "256", Unit: "tokens", LMCache: true,
-			Doc:   "Tokens of one chunk, the unit of caching. A multiple of the engine's block size.",
+			Doc:   "Size of a chunk, the unit of caching, in tokens; a multiple of the engine's block size.",
 			value: integer{func(c *Serve) *int { return &c.ChunkSize }, 1, 65536}},
 		{Name: "hash-algorithm", Default: "blake3", LMCache: true,
 			Doc: "How chunks are named.",
@@ -139,7 +139,7 @@ func adminSettings() []Setting {
 			Doc:   "Form of a log line.",
 			value: choice{field: func(c *Serve) *string { return &c.LogFormat }, allowed: []string{LogText, LogJSON}}},
 		{Name: "config", NotInFile: true,
-			Doc:   "YAML file with settings by these names, one level deep: `port: 5555`.",
+			Doc:   "YAML file with settings by these names, one level deep (port: 5555).",
 			value: text{field: func(c *Serve) *string { return &c.File }}},
 	}
 }

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/holdfast-kv/holdfast/internal/replay"
+)
+
+func demoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Show the cache at work: a server, generated chat traffic, every byte compared",
+		Long: `Start a server in this process with a pool that is too small for what comes, play generated chat traffic through its
+socket as an engine would, and compare every byte that comes back. It takes less than a minute on two cores and 4 GiB.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd) },
+	}
+}
+
+func demo(cmd *cobra.Command) error {
+	trace, o, err := replay.Demo()
+	if err != nil {
+		return failure(err)
+	}
+	out := cmd.ErrOrStderr()
+	fmt.Fprintf(out, "%d requests of generated chat traffic, %d ranks of %s, a pool of %d MiB\n",
+		len(trace), o.Ranks, o.Geometry, o.Embedded.PoolBytes>>20)
+	if o.Transport == replay.Pickle {
+		fmt.Fprintln(out, "/dev/shm is too small for a pool here, so the bytes go through the socket")
+	}
+	report, err := play(cmd, trace, o)
+	if err := printReport(cmd, &report, false); err != nil {
+		return failure(err)
+	}
+	if err := verdict(&report, err); err != nil {
+		return err
+	}
+	if err := replay.CheckDemo(&report); err != nil {
+		return failure(err)
+	}
+	fmt.Fprintf(out, "\nevery byte was right. Next: holdfast serve --help\n")
+	return nil
+}

@@ -1,0 +1,71 @@
+// Holdfast keeps the KV cache of LLM inference engines in shared host memory and gives it
+// back byte for byte.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. 130 is what a shell reports for a program that an interrupt ended.
+const (
+	exitFailure     = 1
+	exitUsage       = 2
+	exitInterrupted = 130
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	root := command()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	var exit exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		if exit.err != nil {
+			fmt.Fprintln(stderr, "holdfast:", exit.err)
+		}
+		return exit.code
+	}
+	// What is left comes from cobra itself: an unknown command or too many arguments.
+	fmt.Fprintln(stderr, "holdfast:", err)
+	return exitUsage
+}
+
+// exitError ends the program with a code; a nil err says that everything is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e exitError) Error() string { return fmt.Sprint(e.err) }
+func (e exitError) Unwrap() error { return e.err }
+
+func failure(err error) error { return exitError{exitFailure, err} }
+func usage(err error) error   { return exitError{exitUsage, err} }
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "holdfast",
+		Short: "KV-cache server for LLM inference engines",
+		Long: `Holdfast keeps the KV cache of LLM inference engines in shared host memory and gives it back byte for byte.
+It speaks LMCache's multi-process protocol in engine-driven mode, so vLLM with LMCache's connector can use it unmodified.`,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w\ntry: %s --help", err, cmd.CommandPath()))
+	})
+	root.AddCommand(serveCommand(), demoCommand(), replayCommand(), versionCommand(), configCommand())
+	return root
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/holdfast-kv/holdfast/internal/config"
+	"github.com/holdfast-kv/holdfast/internal/daemon"
+)
+
+func serveCommand() *cobra.Command {
+	groups := config.Flags()
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the cache server of this node",
+		Long: `Run the cache server of this node until SIGTERM or an interrupt; a second signal ends the drain at once.
+
+Flags of "lmcache server" keep their names and defaults where they mean something here; the others are accepted with a
+warning. Every flag is also a variable (--l1-size-gb is HOLDFAST_L1_SIZE_GB) and a key of the YAML file of --config.`,
+		Example: `  # a quarter of the memory that this node allows, for engines on this host
+  holdfast serve
+
+  # 60 GiB, for engines in other containers that share /dev/shm
+  holdfast serve --host 0.0.0.0 --l1-size-gb 60
+
+  # no shared memory: every byte goes through the socket
+  holdfast serve --shm-name ""
+
+  # settings from a file, one of them overridden
+  HOLDFAST_CHUNK_SIZE=512 holdfast serve --config /etc/holdfast.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd) },
+	}
+	for _, name := range config.Groups() {
+		cmd.Flags().AddFlagSet(groups[name])
+	}
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error { return serveUsage(cmd.OutOrStdout(), cmd, groups) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w\ntry: holdfast serve --help", config.ExplainFlag(cmd.Flags(), err)))
+	})
+	return cmd
+}
+
+// serveUsage shows the flags by group.
+func serveUsage(w io.Writer, cmd *cobra.Command, groups map[string]*pflag.FlagSet) error {
+	fmt.Fprintf(w, "Usage:\n  holdfast serve [flags]\n\nExamples:\n%s\n", cmd.Example)
+	for _, name := range config.Groups() {
+		if flags := groups[name].FlagUsagesWrapped(helpWidth); flags != "" {
+			fmt.Fprintf(w, "\n%s:\n%s", name, flags)
+		}
+	}
+	_, err := fmt.Fprint(w, "\nMore: docs/configuration.md, docs/operations.md\n")
+	return err
+}
+
+// helpWidth is that of the narrowest terminal that help should look well on.
+const helpWidth = 110
+
+func serve(cmd *cobra.Command) error {
+	cfg, warnings, err := config.Load(cmd.Flags(), os.Environ())
+	if err != nil {
+		return usage(err)
+	}
+	log := newLogger(cmd.ErrOrStderr(), cfg)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	defer signal.Stop(signals)
+
+	d, err := daemon.Start(cfg, readBuild().version, log)
+	if err != nil {
+		return failure(err)
+	}
+	printReady(cmd.OutOrStdout(), cfg, d)
+
+	var broken error
+	select {
+	case s := <-signals:
+		log.Info("draining; a second signal ends it at once", "signal", s.String(), "seconds", cfg.Drain.Seconds())
+	case broken = <-d.Failed():
+		log.Error("an address can no longer be served; draining", "error", broken)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.Drain)
+	defer cancel()
+	go func() {
+		<-signals
+		cancel()
+	}()
+	if err := d.Stop(ctx); err != nil {
+		return failure(fmt.Errorf("shutdown: %w", err))
+	}
+	if broken != nil {
+		return failure(broken)
+	}
+	log.Info("stopped")
+	return nil
+}
+
+func newLogger(w io.Writer, cfg config.Serve) *slog.Logger {
+	var level slog.Level
+	// The word is one of slog's own; config has checked it.
+	_ = level.UnmarshalText([]byte(cfg.LogLevel))
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.LogFormat == config.LogJSON {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// printReady tells a person where the server is and how an engine is pointed at it.
+func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
+	pool := d.PoolName()
+	if pool == "" {
+		pool = "private (no shared memory; bytes go through the socket)"
+	}
+	fmt.Fprintf(w, "holdfast %s is ready\n", readBuild().version)
+	fmt.Fprintf(w, "  engines   %s\n", strings.Join(d.Endpoints(), " "))
+	fmt.Fprintf(w, "  pool      %s, %.2f GiB\n", pool, float64(d.PoolSize())/(1<<30))
+	fmt.Fprintf(w, "  admin     http://%s/status\n", d.AdminAddr())
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(d.Endpoints()[0], "tcp://"))
+	if err != nil {
+		return
+	}
+	fmt.Fprintf(w, "  vLLM      --kv-transfer-config '%s'\n", vllmConfig(host, port))
+}
+
+// vllmConfig is the value of vLLM's --kv-transfer-config for an engine on this host.
+func vllmConfig(host, port string) string {
+	switch ip := net.ParseIP(host); {
+	case ip == nil: // a name
+	case ip.IsUnspecified():
+		host = "localhost"
+	case ip.To4() == nil:
+		host = "[" + host + "]"
+	}
+	return fmt.Sprintf(`{"kv_connector":"LMCacheMPConnector","kv_role":"kv_both","kv_connector_extra_config":`+
+		`{"lmcache.mp.host":"tcp://%s","lmcache.mp.port":%s,"lmcache.mp.mp_transfer_mode":"engine_driven"}}`, host, port)
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/holdfast-kv/holdfast/client"
+)
+
+// program is `holdfast serve` in a process of its own.
+type program struct {
+	cmd    *exec.Cmd
+	pool   string // path of the shared object
+	socket string
+	stderr bytes.Buffer
+	rest   chan struct{} // closed when its output has ended
+}
+
+// startServe starts it and returns when it says that it is ready.
+func startServe(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{socket: filepath.Join(t.TempDir(), "s"), rest: make(chan struct{})}
+	all := append([]string{"serve", "--port=0", "--http-port=0", "--l1-size-gb=0.01", "--socket", p.socket}, args...)
+	p.cmd = exec.Command(os.Args[0], all...)
+	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Stderr = &p.stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.cmd.Process.Kill() })
+	name := regexp.MustCompile(`pool +(lmcache_l1_pool_[^,]+),`)
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.Contains(lines.Text(), "vLLM") {
+		if m := name.FindStringSubmatch(lines.Text()); m != nil {
+			p.pool = filepath.Join("/dev/shm", m[1])
+		}
+	}
+	if p.pool == "" {
+		p.cmd.Wait()
+		t.Fatalf("it did not become ready: %s", p.stderr.String())
+	}
+	if _, err := os.Stat(p.pool); err != nil {
+		t.Error(err)
+	}
+	go func() {
+		io.Copy(io.Discard, out)
+		close(p.rest)
+	}()
+	return p
+}
+
+// wait returns the exit code, and checks that nothing is left behind.
+func (p *program) wait(t *testing.T) int {
+	t.Helper()
+	<-p.rest
+	err := p.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	for _, path := range []string{p.pool, p.socket} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left behind (%v)", path, err)
+		}
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func TestServeEndsOnSignal(t *testing.T) {
+	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		p := startServe(t)
+		if err := p.cmd.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if code := p.wait(t); code != 0 {
+			t.Errorf("%v: exit %d: %s", s, code, p.stderr.String())
+		}
+	}
+}
+
+// TestSecondSignalCutsTheDrain: with a store open, the first signal waits for it and the
+// second does not; the pool is unlinked all the same.
+func TestSecondSignalCutsTheDrain(t *testing.T) {
+	p := startServe(t, "--drain-seconds=600")
+	c, err := client.Dial(t.Context(), "ipc://"+p.socket, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	w, err := c.Register(t.Context(), client.Registration{
+		Instance: 1, Model: "m", World: 1, BlockSize: 256, Layers: 1, Hidden: 8, DType: "float16",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := &client.Key{Model: "m", World: 1, Tokens: make([]uint32, 256), End: 256, Request: "r", Readers: 1}
+	ok, err := w.Store(t.Context(), key, func(int, []byte) error {
+		// Two signals of one number that arrive close together may become one; hence two
+		// numbers.
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+		if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
+			return err
+		}
+		if code := p.wait(t); code != exitFailure {
+			t.Errorf("exit %d, want %d: %s", code, exitFailure, p.stderr.String())
+		}
+		return nil
+	})
+	if ok || err == nil {
+		t.Errorf("a store that the end of the server cut: %v, %v", ok, err)
+	}
+}
+
+// TestStalePoolIsRemoved: a killed server leaves its pool; the next start removes it.
+func TestStalePoolIsRemoved(t *testing.T) {
+	dead := startServe(t)
+	dead.cmd.Process.Kill()
+	<-dead.rest
+	dead.cmd.Wait()
+	if _, err := os.Stat(dead.pool); err != nil {
+		t.Fatalf("the killed server left no pool: %v", err)
+	}
+	p := startServe(t)
+	if _, err := os.Stat(dead.pool); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there (%v)", dead.pool, err)
+	}
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d: %s", code, p.stderr.String())
+	}
+}

@@ -1,0 +1,165 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/admin"
+	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/cache"
+	"github.com/holdfast-kv/holdfast/internal/config"
+	"github.com/holdfast-kv/holdfast/internal/server"
+	"github.com/holdfast-kv/holdfast/internal/zmtp"
+)
+
+// Daemon is a running server. It is stopped once, with Stop.
+type Daemon struct {
+	cfg       config.Serve
+	log       *slog.Logger
+	listeners []*zmtp.Listener
+	http      *admin.HTTP
+	pool      *arena.Pool
+	server    *server.Server
+
+	populate    *population
+	serving     sync.WaitGroup
+	serveFailed chan error
+}
+
+// Start brings a server up and returns as soon as it answers; the pool's pages are backed
+// afterwards. On an error nothing is left behind.
+func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err error) {
+	d := &Daemon{cfg: cfg, log: log, serveFailed: make(chan error, 2)}
+	defer func() {
+		if err != nil {
+			d.undo()
+		}
+	}()
+	// Addresses first: a port that is taken is the commonest reason not to start, and
+	// should cost nothing. Connections wait in the backlog until Serve.
+	if err := d.bind(); err != nil {
+		return nil, err
+	}
+	limits, err := d.makePool()
+	if err != nil {
+		return nil, err
+	}
+	c, err := cache.New(cache.Config{
+		Pool:         d.pool,
+		Align:        cfg.AlignBytes,
+		Verify:       verifyMode(cfg.Verify),
+		VerifyRate:   cfg.VerifyRate,
+		LeaseLimit:   cfg.ReadLimit,
+		ReserveLimit: cfg.WriteLimit,
+		Now:          time.Now,
+		Log:          log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.server = server.New(server.Config{
+		Cache: c, Pool: d.pool, ChunkSize: cfg.ChunkSize,
+		ReapTimeout: cfg.ReapTimeout, RegistrationGrace: cfg.RegistrationGrace,
+		Version: version, Log: log, Now: time.Now,
+	})
+	d.populate = startPopulation(d.pool, log)
+	d.serve(admin.Source{
+		Server: d.server, Cache: c, Pool: d.pool, Limits: limits, Population: d.populate.state,
+		Endpoints: d.Endpoints(), Version: version, InstanceID: cfg.InstanceID,
+	})
+	return d, nil
+}
+
+// bind takes every address that the configuration names.
+func (d *Daemon) bind() error {
+	// A receiver that takes nothing is cut after WriteStall, a default of zmtp.
+	options := zmtp.Options{SocketType: zmtp.Router}
+	tcp := "tcp://" + net.JoinHostPort(d.cfg.Host, strconv.Itoa(d.cfg.Port))
+	l, err := zmtp.Listen(tcp, options)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w; choose another --port or --host", tcp, err)
+	}
+	d.listeners = append(d.listeners, l)
+	if d.cfg.Socket != "" {
+		l, err := zmtp.Listen("ipc://"+d.cfg.Socket, options)
+		if err != nil {
+			return fmt.Errorf("listen on ipc://%s: %w; choose another --socket", d.cfg.Socket, err)
+		}
+		d.listeners = append(d.listeners, l)
+	}
+	d.http, err = admin.Listen(d.cfg.HTTPHost, d.cfg.HTTPPort, d.log)
+	return err
+}
+
+// verifyMode translates a word that config has checked.
+func verifyMode(word string) cache.VerifyMode {
+	switch word {
+	case config.VerifyOff:
+		return cache.VerifyOff
+	case config.VerifyAlways:
+		return cache.VerifyAlways
+	}
+	return cache.VerifySampled
+}
+
+// serve starts answering on every bound address.
+func (d *Daemon) serve(source admin.Source) {
+	for _, l := range d.listeners {
+		d.serving.Go(func() {
+			if err := d.server.Serve(l); err != nil {
+				d.serveFailed <- fmt.Errorf("serve %s: %w", l.Endpoint(), err)
+			}
+		})
+	}
+	d.http.Serve(admin.Handler(source, d.log))
+}
+
+// undo takes back what a failed Start has done.
+func (d *Daemon) undo() {
+	for _, l := range d.listeners {
+		_ = l.Close()
+	}
+	if d.http != nil {
+		_ = d.http.Close(context.Background())
+	}
+	if d.pool != nil {
+		_ = d.pool.Close()
+	}
+}
+
+// Failed yields an error if an address can no longer be served.
+func (d *Daemon) Failed() <-chan error { return d.serveFailed }
+
+// Stop drains: nothing new is accepted, open stores and reads may finish until ctx ends.
+// Then every connection is closed and the pool is unlinked, also when draining failed.
+func (d *Daemon) Stop(ctx context.Context) error {
+	d.populate.stop()
+	drained := d.server.Shutdown(ctx)
+	d.serving.Wait()
+	httpClosed := d.http.Close(ctx)
+	return errors.Join(drained, httpClosed, d.pool.Close())
+}
+
+// Endpoints are the addresses on which engines connect, in the form that clients take.
+func (d *Daemon) Endpoints() []string {
+	all := make([]string, len(d.listeners))
+	for i, l := range d.listeners {
+		all[i] = l.Endpoint()
+	}
+	return all
+}
+
+// AdminAddr is the admin HTTP server's host:port.
+func (d *Daemon) AdminAddr() string { return d.http.Addr() }
+
+// PoolName is the shared object's name, "" if nothing is shared.
+func (d *Daemon) PoolName() string { return d.pool.Name() }
+
+// PoolSize in bytes.
+func (d *Daemon) PoolSize() int64 { return d.pool.Size() }
