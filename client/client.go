@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 )
@@ -86,9 +87,14 @@ func Dial(ctx context.Context, endpoint string, o Options) (*Client, error) {
 // ChunkSize in tokens, as the server said at the latest connection.
 func (c *Client) ChunkSize() int { return int(c.chunk.Load()) }
 
+// closeGrace is how long Close lets the server be told of transfers that were cancelled.
+const closeGrace = time.Second
+
 // Close ends the connection; pending calls fail. Pools that workers have mapped are
-// unmapped as soon as no Store or Retrieve is in them. Close tells the server nothing:
-// a worker that wants its memory back at once unregisters first.
+// unmapped as soon as no Store or Retrieve is in them. It does not unregister workers: the
+// server keeps what they have open until the process ends. What a cancelled transfer
+// still owes the server is sent first; a server that does not take it delays Close by a
+// second.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -99,11 +105,13 @@ func (c *Client) Close() error {
 	workers := c.workers
 	c.workers = nil
 	c.mu.Unlock()
+	grace := time.AfterFunc(closeGrace, c.end)
+	c.settling.Wait()
+	grace.Stop()
 	c.end()
 	if l := c.link.Load(); l != nil {
 		l.close()
 	}
-	c.settling.Wait()
 	for w := range workers {
 		w.retire()
 	}

@@ -53,7 +53,7 @@ type host struct {
 	server  *server.Server
 	ahead   atomic.Int64 // of the real time, in nanoseconds
 	client  *client.Client
-	victims int
+	clients int
 }
 
 func (h *host) now() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }
@@ -102,25 +102,29 @@ func newHost(t *testing.T, network string) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.client.Close() })
-	os.Setenv(endpointVariable, l.Endpoint())
+	t.Setenv(endpointVariable, l.Endpoint())
 	return h
 }
 
-// settled demands that the dust has settled: nothing is open, the victim's prompt is
-// absent, every book balances, and no byte of the pool is lost.
-func (h *host) settled(t *testing.T) {
+// found is how many chunks of the victim's prompt a lookup finds.
+func (h *host) found(t *testing.T) int {
 	t.Helper()
 	key := keyOf(victimPrompt, 0, chunks, "after")
-	key.Worker = -1
 	if err := h.client.Lookup(testContext(t), key); err != nil {
 		t.Fatal(err)
 	}
 	n, done, err := h.client.PrefetchStatus(testContext(t), "after")
-	if n != 0 || !done || err != nil {
-		t.Errorf("the abandoned prompt is found: %d chunks, %v %v", n, done, err)
+	if !done || err != nil {
+		t.Fatalf("lookup: %v %v", done, err)
 	}
-	h.whole(t)
+	if err := h.client.EndSession(testContext(t), "after"); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
+
+// quarantined is how many bytes wait for proof.
+func (h *host) quarantined() int64 { return h.cache.Stats().Arena.QuarantinedBytes }
 
 // whole demands that nothing is in use and nothing is lost.
 func (h *host) whole(t *testing.T) {
@@ -195,10 +199,11 @@ func startChild(t *testing.T, role string, environment ...string) *child {
 // newClient starts a client process and connects it.
 func (h *host) newClient(t *testing.T) *child {
 	t.Helper()
-	h.victims++
+	h.clients++
 	c := startChild(t, "client", dirVariable+"="+h.dir, poolVariable+"="+h.pool.Name(),
-		fmt.Sprintf("%s=%d", instanceVariable, h.victims))
+		fmt.Sprintf("%s=%d", instanceVariable, h.clients))
 	c.want("connect", "connected")
+	eventually(t, "the server knows the process at the other end", func() bool { return h.connections(c.pid()) == 1 })
 	return c
 }
 
@@ -251,13 +256,13 @@ func (c *child) kill() {
 }
 
 // pounding lets every client make so many trips, and returns a function that waits for
-// them and demands that they have seen no wrong byte.
-func pounding(t *testing.T, clients []*child, trips int) (wait func()) {
+// them and returns the wrong chunks that they have loaded.
+func pounding(t *testing.T, clients []*child, trips int) (wait func() int) {
 	answers := make(chan string, len(clients))
 	for _, c := range clients {
 		go func() { answers <- c.do(fmt.Sprint("hammer ", trips)) }()
 	}
-	return func() {
+	return func() (wrong int) {
 		t.Helper()
 		for range clients {
 			var stores, loads, mismatches int
@@ -265,10 +270,12 @@ func pounding(t *testing.T, clients []*child, trips int) (wait func()) {
 			if _, err := fmt.Sscanf(answer, "stores %d loads %d mismatches %d", &stores, &loads, &mismatches); err != nil {
 				t.Errorf("hammering client: %q", answer)
 			}
-			if stores == 0 || loads == 0 || mismatches != 0 {
-				t.Errorf("%d stores, %d loads, %d mismatches", stores, loads, mismatches)
+			if stores == 0 || loads == 0 {
+				t.Errorf("%d stores and %d loads: the test does not test", stores, loads)
 			}
+			wrong += mismatches
 		}
+		return wrong
 	}
 }
 

@@ -147,6 +147,9 @@ func startCrew(t *testing.T, dir, endpoint string) *crew {
 		c.group.Go(func() {
 			defer h.client.Close()
 			c.run(ctx, t, h)
+			if err := h.worker.Unregister(testContext(t)); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 	return c
