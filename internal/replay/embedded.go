@@ -1,0 +1,138 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/cache"
+	"github.com/holdfast-kv/holdfast/internal/server"
+	"github.com/holdfast-kv/holdfast/internal/zmtp"
+)
+
+// embedded is a server in this process. Clients reach it over its socket like any other.
+type embedded struct {
+	pool   *arena.Pool
+	cache  *cache.Cache
+	server *server.Server
+	dir    string // of the socket
+	serve  chan error
+
+	endpoint string
+}
+
+// drain is how long a shutdown waits for open operations.
+const drain = 10 * time.Second
+
+// startEmbedded starts a server as the options say. With SHM its pool is a shared
+// object, unlinked by finish.
+func startEmbedded(o *Options) (e *embedded, err error) {
+	size, err := poolSize(o.Embedded.PoolBytes, o.Transport == SHM)
+	if err != nil {
+		return nil, err
+	}
+	e = &embedded{serve: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, e.release())
+		}
+	}()
+	if e.dir, err = os.MkdirTemp("", "holdfast-replay-"); err != nil {
+		return nil, fmt.Errorf("make a folder for the socket: %w", err)
+	}
+	memory := arena.PoolOptions{Size: size}
+	if o.Transport == SHM {
+		memory.Name = filepath.Base(e.dir)
+	}
+	if e.pool, err = arena.Create(memory); err != nil {
+		return nil, fmt.Errorf("create a pool of %s: %w", bytesText(size), err)
+	}
+	e.cache, err = cache.New(cache.Config{
+		Pool: e.pool, Verify: o.Embedded.Verify, VerifyRate: o.Embedded.VerifyRate, Now: time.Now, Log: o.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	listener, err := zmtp.Listen("ipc://"+filepath.Join(e.dir, "socket"), zmtp.Options{SocketType: zmtp.Router})
+	if err != nil {
+		return nil, err
+	}
+	e.endpoint = listener.Endpoint()
+	e.server = server.New(server.Config{
+		Cache: e.cache, Pool: e.pool, ChunkSize: o.Embedded.ChunkSize, Version: "replay", Now: time.Now, Log: o.Log,
+	})
+	go func() { e.serve <- e.server.Serve(listener) }()
+	return e, nil
+}
+
+func (e *embedded) start(context.Context) (string, error) { return e.endpoint, nil }
+
+// finish ends the server and checks what it leaves behind: every operation settled, every
+// invariant of cache and pool intact, nothing leased, reserved or quarantined.
+func (e *embedded) finish(ctx context.Context) (serverFigures, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	err := e.server.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("shut the server down: %w", err)
+	}
+	if serveErr := <-e.serve; serveErr != nil {
+		err = errors.Join(err, fmt.Errorf("serve: %w", serveErr))
+	}
+	stats := e.cache.Stats()
+	f := serverFigures{
+		Known: true, Evictions: stats.EvictedObjects, StoresFull: stats.StoresFull, Ledger: e.server.Status().Ledger,
+	}
+	err = errors.Join(err, e.cache.Check(), leftovers(stats))
+	return f, errors.Join(err, e.release())
+}
+
+// leftovers returns an error if the cache still holds memory for anybody.
+func leftovers(s cache.Stats) error {
+	if s.Reservations > 0 || s.Leases > 0 || s.Reading > 0 || s.Arena.QuarantinedBytes > 0 {
+		return fmt.Errorf("left behind: %d reservations, %d leases, %d reads, %d bytes in quarantine",
+			s.Reservations, s.Leases, s.Reading, s.Arena.QuarantinedBytes)
+	}
+	return nil
+}
+
+// release gives back what the operating system lent.
+func (e *embedded) release() error {
+	var err error
+	if e.pool != nil {
+		err = e.pool.Close()
+	}
+	if e.dir != "" {
+		err = errors.Join(err, os.RemoveAll(e.dir))
+	}
+	return err
+}
+
+// poolSize is the wanted size if the node has it, or a quarter of what the node allows.
+func poolSize(want int64, shared bool) (int64, error) {
+	limits, err := arena.ReadLimits("")
+	if err != nil {
+		return 0, fmt.Errorf("read the node's memory limits: %w", err)
+	}
+	allowed := limits.Allowed(shared)
+	if want == 0 {
+		want = allowed / 4 / 4096 * 4096
+	}
+	if want > allowed || want == 0 {
+		return 0, fmt.Errorf("%w: a pool of %s does not fit: the cgroup leaves %s, the node %s, shared memory %s; choose a smaller pool",
+			ErrOptions, bytesText(want), boundText(limits.Cgroup, limits.Cgroup > 0), bytesText(limits.Node),
+			boundText(limits.ShmFree, limits.ShmTotal > 0))
+	}
+	return want, nil
+}
+
+func boundText(bytes int64, bounded bool) string {
+	if !bounded {
+		return "any size"
+	}
+	return bytesText(bytes)
+}
