@@ -51,11 +51,10 @@ func barePingPong(b *testing.B) func() {
 	}
 }
 
-// medians takes turns between the calls, so that both see the same machine, and returns
-// the median duration of each.
-func medians(b *testing.B, calls ...func()) []time.Duration {
+// medians lets the calls take turns, in bursts, so that all see the same machine, and
+// returns the median duration of each.
+func medians(b *testing.B, burst int, calls ...func()) []time.Duration {
 	times := make([][]time.Duration, len(calls))
-	const burst = 50
 	for done := 0; done < b.N; done += burst {
 		for i, call := range calls {
 			for range min(burst, b.N-done) {
@@ -65,12 +64,16 @@ func medians(b *testing.B, calls ...func()) []time.Duration {
 			}
 		}
 	}
-	p50 := make([]time.Duration, len(calls))
+	return p50(times)
+}
+
+func p50(times [][]time.Duration) []time.Duration {
+	all := make([]time.Duration, len(times))
 	for i := range times {
 		slices.Sort(times[i])
-		p50[i] = times[i][len(times[i])/2]
+		all[i] = times[i][len(times[i])/2]
 	}
-	return p50
+	return all
 }
 
 // BenchmarkNoop is a round trip of the client to a whole server over a unix socket, as a ratio to a bare ping-pong over the same kind of socket in the same run.
@@ -100,7 +103,7 @@ func BenchmarkNoop(b *testing.B) {
 			noop()
 			b.ReportAllocs()
 			b.ResetTimer()
-			p50 := medians(b, bare, noop)
+			p50 := medians(b, 50, bare, noop)
 			b.ReportMetric(float64(p50[0].Nanoseconds()), "bare-p50-ns")
 			b.ReportMetric(float64(p50[1].Nanoseconds()), "p50-ns")
 			b.ReportMetric(float64(p50[1])/float64(p50[0]), "x-bare")

@@ -35,19 +35,25 @@ type testServer struct {
 
 func start(t testing.TB, poolName string, size int64) *testServer {
 	t.Helper()
-	s := &testServer{dir: t.TempDir()}
+	return startIn(t, t.TempDir(), chunkTokens, cache.VerifyAlways, arena.PoolOptions{Name: poolName, Size: size})
+}
+
+func startIn(t testing.TB, dir string, chunk int, verify cache.VerifyMode, pool arena.PoolOptions) *testServer {
+	t.Helper()
+	s := &testServer{dir: dir}
+	pool.Dir = dir
 	var err error
-	if s.pool, err = arena.Create(arena.PoolOptions{Name: poolName, Dir: s.dir, Size: size}); err != nil {
+	if s.pool, err = arena.Create(pool); err != nil {
 		t.Fatal(err)
 	}
-	if s.cache, err = cache.New(cache.Config{Pool: s.pool}); err != nil {
+	if s.cache, err = cache.New(cache.Config{Pool: s.pool, Verify: verify}); err != nil {
 		t.Fatal(err)
 	}
 	s.server = server.New(server.Config{
-		Cache: s.cache, Pool: s.pool, ChunkSize: chunkTokens, Version: "test", Log: slog.New(slog.DiscardHandler),
+		Cache: s.cache, Pool: s.pool, ChunkSize: chunk, Version: "test", Log: slog.New(slog.DiscardHandler),
 	})
 	var serving sync.WaitGroup
-	for at, endpoint := range map[*string]string{&s.unix: "ipc://" + filepath.Join(s.dir, "s"), &s.tcp: "tcp://127.0.0.1:0"} {
+	for at, endpoint := range map[*string]string{&s.unix: "ipc://" + filepath.Join(t.TempDir(), "s"), &s.tcp: "tcp://127.0.0.1:0"} {
 		l, err := zmtp.Listen(endpoint, zmtp.Options{SocketType: zmtp.Router})
 		if err != nil {
 			t.Fatal(err)
