@@ -1,10 +1,8 @@
 package replay
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/transfer"
@@ -127,13 +125,6 @@ func (r *Report) Err() error {
 		errs = append(errs, errors.New(f))
 	}
 	return errors.Join(errs...)
-}
-
-// WriteJSON renders the report for machines.
-func (r *Report) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
 }
 
 func ratio(a, b float64) float64 {

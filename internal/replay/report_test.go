@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
@@ -57,14 +58,15 @@ func sample() Report {
 
 func TestReportGolden(t *testing.T) {
 	r := sample()
-	var json, table bytes.Buffer
-	if err := r.WriteJSON(&json); err != nil {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
 		t.Fatal(err)
 	}
+	var table bytes.Buffer
 	if err := r.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	goldenFile(t, "report.json", json.Bytes())
+	goldenFile(t, "report.json", append(text, '\n'))
 	goldenFile(t, "report.txt", table.Bytes())
 }
 
