@@ -90,13 +90,14 @@ func (d *decoder) claim(n uint32, size int) int {
 	return int(n)
 }
 
-// key reads a map key; one that is not a str is no field of ours and reads as "".
-func (d *decoder) key() string {
+// key reads a map key, which aliases the frame; one that is not a str is no field of
+// ours and reads as nil.
+func (d *decoder) key() []byte {
 	if d.next() != msgp.StrType {
 		d.skip()
-		return ""
+		return nil
 	}
-	return string(d.str())
+	return d.str()
 }
 
 // str reads a str; the result aliases the frame.

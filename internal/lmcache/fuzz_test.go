@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
@@ -142,7 +140,7 @@ func FuzzTensors(f *testing.F) {
 			t.Errorf("streamed: %v", err)
 		}
 		again, err := DecodeTensors(bytes.Join(TensorSegments(layouts, raw), nil), len(raw))
-		if err != nil || !cmp.Equal(tensors, again) {
+		if err != nil || !same(tensors, again) {
 			t.Errorf("written and read: %v", err)
 		}
 	})

@@ -38,7 +38,7 @@ func (h *Hello) Decode(frame []byte) error {
 	d := decoder{b: frame}
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "protocol":
 			h.Protocol = int(d.int(0, math.MaxInt32))
 			seen |= 1

@@ -63,8 +63,8 @@ var attacks = map[string]string{
 // TestAttacks puts every attack at every place of a pickle that is otherwise right, and
 // alone.
 func TestAttacks(t *testing.T) {
-	layouts := []kv.ChunkLayout{{Shape: []int{2, 2}, DType: kv.Float16}, {Shape: []int{2, 2}, DType: kv.Float8E4M3}}
-	good := bytes.Join(TensorSegments(layouts, [][]byte{pattern(8, 0), pattern(4, 1)}), nil)
+	layouts := []kv.ChunkLayout{{Shape: []int{2, 2}, DType: kv.Float8E4M3}}
+	good := bytes.Join(TensorSegments(layouts, [][]byte{pattern(4, 1)}), nil)
 	if _, err := read(bytes.NewReader(good), len(good), layouts); err != nil {
 		t.Fatal(err)
 	}

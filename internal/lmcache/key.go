@@ -54,8 +54,8 @@ func (k *Key) Decode(frame []byte) error {
 }
 
 // field reads the value of the field name and returns its bit, if it must be there.
-func (k *Key) field(d *decoder, name string) uint {
-	switch name {
+func (k *Key) field(d *decoder, name []byte) uint {
+	switch string(name) {
 	case "model_name":
 		d.strTo(&k.Model)
 		return keyModel

@@ -65,8 +65,8 @@ func (r *Registration) Decode(frame []byte) error {
 }
 
 // field reads the value of the field name and returns its bit, if it must be there.
-func (r *Registration) field(d *decoder, name string) uint {
-	switch name {
+func (r *Registration) field(d *decoder, name []byte) uint {
+	switch string(name) {
 	case "instance_id":
 		r.Instance = uint64(d.int(0, math.MaxInt64))
 		return regInstance
@@ -97,8 +97,8 @@ func (r *Registration) field(d *decoder, name string) uint {
 	}
 }
 
-func (r *Registration) optional(d *decoder, name string) {
-	switch name {
+func (r *Registration) optional(d *decoder, name []byte) {
+	switch string(name) {
 	case "num_physical_slots":
 		if r.PhysicalSlots = 0; !d.null() {
 			r.PhysicalSlots = int(d.int(0, maxTokens))
@@ -138,7 +138,7 @@ func each[T any](d *decoder, read func(*decoder) T) []T {
 func (d *decoder) engineGroup() (g EngineGroup) {
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "engine_group_id":
 			g.ID = int(d.int(0, maxNumber))
 			seen |= 1
@@ -164,7 +164,7 @@ func (d *decoder) engineGroup() (g EngineGroup) {
 func (d *decoder) layoutDesc() (l LayoutDesc) {
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "shapes":
 			l.Shapes = each(d, (*decoder).shape)
 			seen |= 1

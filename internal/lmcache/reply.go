@@ -37,7 +37,7 @@ func (r *RegistrationReply) Decode(frame []byte) error {
 	d := decoder{b: frame}
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "shm_name":
 			d.strTo(&r.ShmName)
 			seen |= 1
@@ -91,7 +91,7 @@ func appendSlots(dst []byte, slots []SlotRef) []byte {
 func (d *decoder) slotRef() (s SlotRef) {
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "offset":
 			s.Offset = d.int(0, math.MaxInt64)
 			seen |= 1
@@ -138,7 +138,7 @@ type slotContext struct {
 
 func (d *decoder) slotContext() (c slotContext) {
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "slots":
 			c.slots = []SlotRef{}
 			for slots := d.arrayLen(); slots > 0 && d.err == nil; slots-- {
@@ -182,7 +182,7 @@ func (r *StoreReply) Decode(frame []byte) error {
 	d := decoder{b: frame}
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "context":
 			c := d.slotContext()
 			r.Pickle, r.Slots, r.Indices = c.slots == nil, c.slots, c.indices
@@ -224,7 +224,7 @@ func (r *RetrieveReply) Decode(frame []byte) error {
 	d := decoder{b: frame}
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
-		switch d.key() {
+		switch string(d.key()) {
 		case "success":
 			r.Success = d.bool()
 			seen |= 1
