@@ -91,11 +91,16 @@ func (c *Client) count(ctx context.Context, k *call) (n int, known bool, err err
 	if !k.some || msgp.IsNil(k.reply) {
 		return 0, false, nil
 	}
+	n, err = k.number()
+	return n, err == nil, err
+}
+
+func (k *call) number() (int, error) {
 	n, rest, err := msgp.ReadIntBytes(k.reply)
 	if err != nil || len(rest) > 0 || n < 0 {
-		return 0, false, k.malformed("chunks", fmt.Errorf("%.32x", k.reply))
+		return 0, k.malformed("chunks", fmt.Errorf("%.32x", k.reply))
 	}
-	return n, true, nil
+	return n, nil
 }
 
 // boolean does a round trip whose result is a bool.
