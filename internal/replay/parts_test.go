@@ -163,3 +163,34 @@ func TestProgressIsDrawn(t *testing.T) {
 	p.total.Store(2)
 	p.drawBar(io.Discard)() // at its end
 }
+
+func TestPingsEndTheReplayWhenTheServerForgets(t *testing.T) {
+	down := errors.New("down")
+	answers := map[string]struct {
+		known bool
+		err   error
+	}{"fails": {false, down}, "forgets": {false, nil}}
+	for name, last := range answers {
+		ticks := make(chan time.Time, 3)
+		ticks <- time.Time{}
+		ticks <- time.Time{}
+		ticks <- time.Time{}
+		pings := 0
+		err := keepPinging(context.Background(), ticks, func(context.Context) (bool, error) {
+			if pings++; pings == 3 {
+				return last.known, last.err
+			}
+			return true, nil
+		})
+		if err == nil || pings != 3 || errors.Is(err, down) != (last.err != nil) {
+			t.Errorf("%s: %v after %d pings", name, err, pings)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ticks := make(chan time.Time, 1)
+	ticks <- time.Time{}
+	err := keepPinging(ctx, ticks, func(context.Context) (bool, error) { cancel(); return false, ctx.Err() })
+	if err != nil {
+		t.Errorf("the end of the replay is an error of the ping: %v", err)
+	}
+}

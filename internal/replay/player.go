@@ -162,32 +162,17 @@ func take(ctx context.Context, idle <-chan *trip, due time.Time) (*trip, bool) {
 	}
 }
 
-// beat pings as engines do, until ctx ends. A server that does not answer, or that does
-// not know a worker any more, stops the replay: the leases and answers of its requests
-// went with the server's earlier life.
+// beat pings on every connection, as engines do, until ctx ends. A server that does not
+// answer, or that does not know a worker any more, stops the replay: the leases and answers
+// of its requests went with the server's earlier life.
 func (r *player) beat(ctx context.Context, stop context.CancelCauseFunc) *sync.WaitGroup {
 	var all sync.WaitGroup
 	every := func(ping func(context.Context) (bool, error), who string) {
 		all.Go(func() {
 			tick := time.NewTicker(heartbeat)
 			defer tick.Stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick.C:
-				}
-				pinging, cancel := context.WithTimeout(ctx, heartbeat)
-				alive, err := ping(pinging)
-				cancel()
-				switch {
-				case ctx.Err() != nil:
-					return
-				case err != nil:
-					stop(fmt.Errorf("ping of the %s: %w", who, err))
-				case !alive:
-					stop(fmt.Errorf("ping of the %s: the server was started anew and does not know it", who))
-				}
+			if err := keepPinging(ctx, tick.C, ping); err != nil {
+				stop(fmt.Errorf("ping of the %s: %w", who, err))
 			}
 		})
 	}
@@ -196,6 +181,28 @@ func (r *player) beat(ctx context.Context, stop context.CancelCauseFunc) *sync.W
 		every(k.worker.Ping, fmt.Sprintf("worker of rank %d", k.number))
 	}
 	return &all
+}
+
+// keepPinging pings at every tick until ctx ends, which is no error, or a ping fails.
+func keepPinging(ctx context.Context, ticks <-chan time.Time, ping func(context.Context) (bool, error)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks:
+		}
+		bounded, cancel := context.WithTimeout(ctx, heartbeat)
+		known, err := ping(bounded)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case !known:
+			return errors.New("the server was started anew and does not know it")
+		}
+	}
 }
 
 // transport is how the bytes really travel.

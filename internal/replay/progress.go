@@ -49,13 +49,13 @@ const (
 	drawEvery = 150 * time.Millisecond // the bar
 )
 
-// Draw shows the progress on f until stop is called: a bar on a terminal, a line every
-// few seconds elsewhere.
+// Draw shows the progress on f until stop is called: a bar on a terminal that knows its
+// size, a line every few seconds elsewhere.
 func (p *Progress) Draw(f *os.File) (stop func()) {
-	if term.IsTerminal(int(f.Fd())) {
-		return p.drawBar(f)
+	if width, height, err := term.GetSize(int(f.Fd())); err != nil || width < 1 || height < 1 {
+		return p.drawLines(f, lineEvery)
 	}
-	return p.drawLines(f, lineEvery)
+	return p.drawBar(f)
 }
 
 // drawLines writes a line at every interval and a last one at the end.

@@ -106,6 +106,23 @@ func TestReplayUnderEviction(t *testing.T) {
 	}
 }
 
+// TestOnePromptManyTimesAtOnce: the same range is stored by several requests of one
+// worker at a time, in a pool that cannot hold it together with the others.
+func TestOnePromptManyTimesAtOnce(t *testing.T) {
+	var trace []workload.Request
+	for i := range 80 {
+		n := uint64(i % 4 * 100)
+		trace = append(trace, workload.Request{Input: 2048, Output: 1, Blocks: []uint64{n, n + 1, n + 2, n + 3}})
+	}
+	o := smallOptions(SHM, 2)
+	o.Concurrency = 8
+	o.Embedded.PoolBytes = 40 * 8192 // 64 chunks are asked for
+	r := play(t, trace, o)
+	if r.Requests != 80 || *r.Evictions == 0 {
+		t.Errorf("%d requests, %d evictions", r.Requests, *r.Evictions)
+	}
+}
+
 func TestReplayOfPromptsThatDoNotFit(t *testing.T) {
 	o := smallOptions(SHM, 1)
 	o.Embedded.PoolBytes = 16 << 10 // two chunks
