@@ -1,0 +1,95 @@
+// Package device is what KV offload needs of an accelerator: streams, events, memory, and
+// the copies that move KV. A driver (device/host here, CUDA or HIP behind the same
+// interfaces) implements it.
+//
+// Everything enqueued on a stream runs in order on that stream, later than the call that
+// enqueued it; streams run concurrently. Only an event orders one stream after another. A
+// copy reads its source when it runs, not when it is enqueued. An error of enqueued work is
+// sticky: it surfaces at some later call on any object of the device, and at every call
+// after that.
+package device
+
+import (
+	"context"
+	"errors"
+)
+
+var (
+	// ErrDevice is wrapped by the sticky error of a device whose enqueued work failed.
+	ErrDevice = errors.New("device error")
+	// ErrClosed is wrapped by calls on closed objects.
+	ErrClosed = errors.New("device object is closed")
+	// ErrSpan is wrapped when a copy's arguments do not fit: out of bounds, unequal sizes, block out of range or given twice.
+	ErrSpan = errors.New("bad span")
+)
+
+// Device is one accelerator. Its methods are safe for concurrent use.
+type Device interface {
+	Name() string
+	NewStream(name string) (Stream, error)
+	NewEvent() (Event, error)
+	// Alloc takes device memory; owner names the part of the program that holds it.
+	Alloc(owner string, bytes int64) (Memory, error)
+	// Register makes host memory known to the device for copies. The caller keeps it alive and mapped until
+	// Free; Free does not free the bytes.
+	Register(owner string, host []byte) (Memory, error)
+	// Err returns the sticky error, nil while the device is sound.
+	Err() error
+	// Close stops the device after what is enqueued has run or failed.
+	Close() error
+}
+
+// Memory is one allocation. Free returns it; the caller guarantees that no enqueued work
+// touches it any more.
+type Memory interface {
+	Owner() string
+	Bytes() int64
+	// OnHost reports whether it is registered host memory.
+	OnHost() bool
+	Free() error
+}
+
+// Span is a range of bytes of one Memory.
+type Span struct {
+	Mem      Memory
+	Off, Len int64
+}
+
+// Segment is a paged pool: block b lies at Off + b*BlockBytes, for 0 ≤ b < Blocks.
+type Segment struct {
+	Mem        Memory
+	Off        int64
+	BlockBytes int64
+	Blocks     int
+}
+
+// Stream is an ordered queue of device work. Enqueuing never waits for the device.
+type Stream interface {
+	Name() string
+	// Record makes the event stand for everything enqueued on this stream so far.
+	Record(e Event) error
+	// Wait makes everything enqueued later on this stream run after the event's latest record. An event
+	// that was never recorded is an error.
+	Wait(e Event) error
+	// Copy moves equally long spans, in any direction.
+	Copy(dst, src Span) error
+	// Gather packs blocks of a paged pool into dst: for each segment, for each block in the order
+	// given, its bytes. Blocks are distinct and in range; dst is exactly as long.
+	Gather(dst Span, src []Segment, blocks []int) error
+	// Scatter is the reverse of Gather.
+	Scatter(dst []Segment, blocks []int, src Span) error
+	// Query reports whether everything enqueued has completed.
+	Query() (bool, error)
+	// Synchronize waits until it has, or ctx ends.
+	Synchronize(ctx context.Context) error
+	// Close waits for nothing: what is enqueued still runs.
+	Close() error
+}
+
+// Event marks a point in a stream. It may be recorded again.
+type Event interface {
+	// Query reports whether the latest record has completed; an event that was never recorded is an error.
+	Query() (bool, error)
+	Synchronize(ctx context.Context) error
+	Close() error
+}
