@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +35,7 @@ func claim(flags byte, size uint64) []byte {
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 func TestFramesArriveHoweverTheBytesAreCut(t *testing.T) {
-	long := strings.Repeat("x", 3*readBuffer)
+	long := strings.Repeat("x", readBuffer+1000)
 	stream := join(
 		frameBytes(flagMore, "a"), frameBytes(flagMore, ""), frameBytes(flagLong, "b"), // a long header for a short frame
 		appendCommand(nil, "SUBSCRIBE", []byte("unknown commands are ignored")),
@@ -207,7 +209,7 @@ func TestPingDuringAWriteDoesNotStopReading(t *testing.T) {
 		_, err = readMessage(c)
 		must(t, err)
 	}
-	_, err = io.ReadFull(raw, payload)
+	_, err = io.ReadFull(raw, make([]byte, len(payload)))
 	must(t, err)
 	must(t, <-sent)
 	want := appendCommand(nil, cmdPong, []byte{2})
@@ -216,6 +218,50 @@ func TestPingDuringAWriteDoesNotStopReading(t *testing.T) {
 	must(t, err)
 	if !bytes.Equal(got, want) {
 		t.Fatalf("got %q", got)
+	}
+}
+
+// signalling tells when it was written to.
+type signalling struct {
+	script
+	written atomic.Bool
+}
+
+func (s *signalling) Write(p []byte) (int, error) {
+	s.written.Store(true)
+	return len(p), nil
+}
+
+// A PONG that becomes due while a message ends is written by one of the two. The PING
+// comes at some moment of the few instructions between the write and the unlock.
+func TestNoPongIsForgotten(t *testing.T) {
+	sock := &signalling{}
+	c := shaken(sock, Options{})
+	for round := range 20_000 {
+		sock.written.Store(false)
+		var g errgroup.Group
+		g.Go(func() error { return c.Send([]byte("m")) })
+		for !sock.written.Load() {
+			runtime.Gosched()
+		}
+		for i := 0; i < round%1500; i++ {
+			_ = sock.written.Load()
+		}
+		c.pong([]byte{1})
+		must(t, g.Wait())
+		if c.out.pongDue.Load() {
+			t.Fatalf("round %d: nobody writes it", round)
+		}
+	}
+}
+
+func TestSendLetsGoOfTheFrames(t *testing.T) {
+	c := shaken(&script{}, Options{})
+	must(t, c.Send([]byte("uid"), make([]byte, aloneFrom), make([]byte, copyBelow)))
+	for _, p := range c.out.vec[:cap(c.out.vec)] {
+		if p != nil {
+			t.Errorf("keeps %d bytes", len(p))
+		}
 	}
 }
 
@@ -358,16 +404,20 @@ func TestHandshakeTakesLimitedTime(t *testing.T) {
 	// The dialling side, given up by its caller.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("changed my mind")
+	accepted := make(chan *Conn, 1)
 	go func() {
 		c, err := l.Accept()
-		cancel(why)
-		if err == nil {
-			defer c.Close()
-			<-testContext(t).Done()
+		if err != nil {
+			t.Error(err)
 		}
+		accepted <- c
+		cancel(why)
 	}()
 	if _, err := Dial(ctx, l.Endpoint(), Options{SocketType: Dealer}); !errors.Is(err, why) {
 		t.Errorf("cancelled Dial: %v", err)
+	}
+	if c := <-accepted; c != nil {
+		must(t, c.Close())
 	}
 }
 

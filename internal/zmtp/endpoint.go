@@ -78,6 +78,9 @@ func Dial(ctx context.Context, endpoint string, o Options) (*Conn, error) {
 	d := net.Dialer{Timeout: o.HandshakeTimeout, KeepAliveConfig: keepAlive}
 	sock, err := d.DialContext(ctx, network, address)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
 	c := newConn(sock, o)

@@ -194,9 +194,8 @@ func TestAcceptOutlivesAShortageOfDescriptors(t *testing.T) {
 	defer restore()
 
 	must(t, unix.Connect(raw, &unix.SockaddrUnix{Name: path}))
-	if _, err := l.ln.Accept(); !errors.Is(err, unix.EMFILE) || !exhausted(err) {
-		t.Fatalf("no shortage, or not seen as one: %v", err)
-	}
+	probe := &failureProbe{Listener: l.ln, failed: make(chan error, 1)}
+	l.ln = probe
 	accepted := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
@@ -205,6 +204,26 @@ func TestAcceptOutlivesAShortageOfDescriptors(t *testing.T) {
 		}
 		accepted <- err
 	}()
+	if err := <-probe.failed; !errors.Is(err, unix.EMFILE) {
+		t.Errorf("the listener failed with %v", err)
+	}
 	restore()
 	must(t, <-accepted)
+}
+
+// failureProbe tells of the first failure of a real listener.
+type failureProbe struct {
+	net.Listener
+	failed chan error
+}
+
+func (p *failureProbe) Accept() (net.Conn, error) {
+	sock, err := p.Listener.Accept()
+	if err != nil {
+		select {
+		case p.failed <- err:
+		default:
+		}
+	}
+	return sock, err
 }

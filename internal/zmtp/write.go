@@ -15,6 +15,10 @@ const (
 	// header and not given to writev by itself: a copy of 8 KiB is cheaper than a vector
 	// entry with its own page references.
 	copyBelow = 8 << 10
+	// aloneFrom is the size from which a piece is written by a call of its own. Behind other
+	// bytes it would lie askew in the kernel's buffers, which costs a tenth of the
+	// throughput of 64 MiB frames over unix sockets.
+	aloneFrom = 256 << 10
 	// keepBuffer is the largest write buffer that is kept for the next message.
 	keepBuffer = 128 << 10
 )
@@ -23,11 +27,12 @@ const (
 type writer struct {
 	mu sync.Mutex
 
-	buf  []byte      // headers and small pieces of the message, copied
-	from int         // buf[from:] is not in vec yet
-	vec  [][]byte    // the message so far, in order
-	rest net.Buffers // what of vec is not written yet
-	err  error       // sticky
+	buf   []byte      // headers and small pieces of the message, copied
+	from  int         // buf[from:] is not in vec yet
+	vec   [][]byte    // the message so far, in order
+	rest  [][]byte    // what of vec is not written yet
+	batch net.Buffers // head of rest, while it is written
+	err   error       // sticky
 
 	deadline time.Time // of the socket's writes, as last set
 
@@ -103,7 +108,7 @@ func (w *writer) seal() {
 // reset forgets the message and lets go of the caller's frames.
 func (w *writer) reset() {
 	clear(w.vec)
-	w.vec, w.rest = w.vec[:0], nil
+	w.vec, w.rest, w.batch = w.vec[:0], nil, nil
 	w.buf, w.from = w.buf[:0], 0
 	if cap(w.buf) > keepBuffer {
 		w.buf = nil
@@ -136,8 +141,11 @@ func (c *Conn) writeAll() error {
 			return err
 		}
 		n, err := w.writeSome(c.sock)
-		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
+		case len(w.rest) == 0:
+			return nil
 		}
 		now = time.Now()
 		if n > 0 {
@@ -160,13 +168,22 @@ func (c *Conn) armDeadline(now time.Time) error {
 	return c.sock.SetWriteDeadline(c.out.deadline)
 }
 
-// writeSome writes what it can of rest until the deadline.
+// writeSome writes the head of rest, as much as one system call takes or the deadline allows.
 func (w *writer) writeSome(sock net.Conn) (int64, error) {
-	if len(w.rest) != 1 {
-		return w.rest.WriteTo(sock)
+	together := 0
+	for together < len(w.rest) && len(w.rest[together]) < aloneFrom {
+		together++
+	}
+	if together > 1 {
+		w.batch = w.rest[:together]
+		n, err := w.batch.WriteTo(sock) // advances batch, and in place its first piece
+		w.rest = w.rest[together-len(w.batch):]
+		return n, err
 	}
 	n, err := sock.Write(w.rest[0])
-	w.rest[0] = w.rest[0][n:]
+	if w.rest[0] = w.rest[0][n:]; len(w.rest[0]) == 0 {
+		w.rest = w.rest[1:]
+	}
 	return int64(n), err
 }
 

@@ -31,7 +31,7 @@ def dealers(ctx, endpoint, count):
     """count DEALERs, messages of all shapes in flight at once, each echoed in order."""
     rnd = random.Random(7)
     socks = [dealer(ctx, endpoint, identity=b"peer-%d" % i) for i in range(int(count))]
-    for _ in range(12):
+    for _ in range(5):
         sent = []
         for s in socks:
             batch = []
