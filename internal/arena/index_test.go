@@ -341,9 +341,10 @@ func TestCheckNotices(t *testing.T) {
 	}
 }
 
-// TestManySlots fills an index with a million slots and empties it in random order.
+// TestManySlots fills an index with slots of many descriptor pages and empties it in
+// random order.
 func TestManySlots(t *testing.T) {
-	const n = 1 << 20
+	const n = 64 * pageLen
 	x := newIndex(t, n*4096, 4096, nil)
 	slots := make([]Slot, n)
 	for i := range slots {

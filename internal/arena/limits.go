@@ -123,7 +123,7 @@ func fsFree(dir string) (free, total int64, err error) {
 	if err := retry(func() error { return unix.Statfs(dir, &st) }); err != nil {
 		return 0, 0, err
 	}
-	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
+	return int64(st.Bavail) * int64(st.Bsize), int64(st.Blocks) * int64(st.Bsize), nil
 }
 
 // gib shows a size as --l1-size-gb takes it, with MiB where that would round too much.

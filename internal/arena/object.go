@@ -40,7 +40,8 @@ func createObject(path string, size int64) (int, error) {
 		return -1, err
 	}
 	if err := markObject(fd, size); err != nil {
-		return -1, errors.Join(err, unlinkObject(fd, path), unix.Close(fd))
+		_, undo := unlinkObject(fd, path)
+		return -1, errors.Join(err, undo, unix.Close(fd))
 	}
 	return fd, nil
 }
@@ -74,24 +75,26 @@ func marked(fd int, st *unix.Stat_t) bool {
 	return err == nil && n == len(mark) && bytes.Equal(got, []byte(mark))
 }
 
-// unlinkObject unlinks path if it still names the object behind fd. The caller holds
-// the object's lock, without which nobody of ours makes the name mean another.
-func unlinkObject(fd int, path string) error {
+// unlinkObject unlinks path if it still names the object behind fd, and reports whether
+// it did. The caller holds the object's lock, without which nobody of ours makes the
+// name mean another.
+func unlinkObject(fd int, path string) (bool, error) {
 	var ours, named unix.Stat_t
 	if err := unix.Fstat(fd, &ours); err != nil {
-		return err
+		return false, err
 	}
 	err := unix.Lstat(path, &named)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if named.Dev != ours.Dev || named.Ino != ours.Ino {
-		return nil
+		return false, nil
 	}
-	return unix.Unlink(path)
+	err = unix.Unlink(path)
+	return err == nil, err
 }
 
 // RemoveStale unlinks the pools in dir ("" is /dev/shm) whose names start with prefix
@@ -164,8 +167,5 @@ func removeStale(path string) (bool, error) {
 	if st.Nlink == 0 || !marked(fd, &st) {
 		return false, nil
 	}
-	if err := unlinkObject(fd, path); err != nil {
-		return false, err
-	}
-	return true, nil
+	return unlinkObject(fd, path)
 }

@@ -180,7 +180,7 @@ func (p *Pool) remove() error {
 	if p.fd < 0 {
 		return nil
 	}
-	err := unlinkObject(p.fd, p.path)
+	_, err := unlinkObject(p.fd, p.path)
 	if err != nil {
 		err = fmt.Errorf("unlink pool %s: %w", p.path, err)
 	}

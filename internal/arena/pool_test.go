@@ -240,7 +240,7 @@ func TestRemoveStaleLeavesWhatIsNotStale(t *testing.T) {
 	// A pool of another program, that neither locks nor marks.
 	must(t, os.WriteFile(filepath.Join(dir, "pool-other"), make([]byte, 1<<20), 0o600))
 	must(t, os.WriteFile(filepath.Join(dir, "pool-empty"), nil, 0o600))
-	must(t, os.Symlink(filepath.Join(dir, "pool-other"), filepath.Join(dir, "pool-link")))
+	must(t, os.Symlink(filepath.Join(dir, "kept-by-prefix"), filepath.Join(dir, "pool-link")))
 	must(t, os.Mkdir(filepath.Join(dir, "pool-dir"), 0o700))
 	must(t, unix.Mkfifo(filepath.Join(dir, "pool-fifo"), 0o600))
 	leave(t, dir, "kept-by-prefix")
