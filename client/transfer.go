@@ -36,6 +36,9 @@ type operation struct {
 	// nothing. A call that cannot say it itself leaves it to a goroutine.
 	owed lmcache.Op
 	data []byte
+
+	id    storeID       // of a store
+	alone chan struct{} // closed when another store of the range may begin
 }
 
 var keyFrames = sync.Pool{New: func() any { return new([]byte) }}
@@ -70,6 +73,7 @@ func (o *operation) end() {
 
 func (o *operation) leave() {
 	keyFrames.Put(o.key)
+	o.endStore()
 	o.w.leave()
 }
 
@@ -120,9 +124,10 @@ func (o *operation) replyLimit() int64 { return smallReply + 512*int64(len(o.ind
 // by asking for no chunk at all, which cannot be told from having them all.
 //
 // An error of fill gives the store up and is returned; so is the end of ctx, which fill
-// should honour itself. Stores of the same range must not overlap in one worker.
+// should honour itself. Several stores may be open at once; a second one of the same range
+// waits for the first.
 func (w *Worker) Store(ctx context.Context, key *Key, fill func(index int, dst []byte) error) (bool, error) {
-	o, err := w.begin(ctx, key)
+	o, err := w.beginStore(ctx, key)
 	if err != nil {
 		return false, err
 	}

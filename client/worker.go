@@ -28,6 +28,8 @@ type Worker struct {
 	cur    *registered
 	pinned bool       // Mem has given memory away
 	kept   []*mapping // replaced but pinned
+
+	storing map[storeID]chan struct{} // stores in progress
 }
 
 // registered is what one registration agreed on.

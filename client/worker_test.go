@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
-	"github.com/holdfast-kv/holdfast/internal/zmtp"
 	"github.com/holdfast-kv/holdfast/kv"
-	"github.com/tinylib/msgp/msgp"
 )
 
 // The test model: chunks of 4 tokens, [2, 1, 4, 8] of uint8, 64 bytes each.
@@ -37,119 +35,6 @@ func key(chunks int) *Key {
 }
 
 func slotAt(offset int64) SlotRef { return SlotRef{Offset: offset, Length: chunkBytes, Layout: layout} }
-
-// workerPeer plays a server's side of the worker's operations and records what it hears.
-type workerPeer struct {
-	*peer
-	dir      string
-	mu       sync.Mutex
-	heard    []lmcache.Op
-	commits  [][]byte // data of each COMMIT_STORE
-	pool     string   // name in the registration reply
-	size     int64
-	refusal  string
-	known    bool // answer to PING
-	store    StoreReply
-	retrieve RetrieveReply
-	frame    []byte // instead of retrieve, if not nil
-	gate     map[lmcache.Op]chan struct{}
-	arrived  chan lmcache.Op
-}
-
-func newWorkerPeer(t *testing.T) *workerPeer {
-	p := &workerPeer{dir: t.TempDir(), pool: "pool", size: poolSize, known: true,
-		gate: make(map[lmcache.Op]chan struct{}), arrived: make(chan lmcache.Op, 100)}
-	p.makePool(t, "pool", poolSize)
-	p.peer = newPeer(t, "", answering(p.answer))
-	return p
-}
-
-func (p *workerPeer) makePool(t *testing.T, name string, size int) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(p.dir, name), make([]byte, size), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (p *workerPeer) answer(conn *zmtp.Conn, r request) {
-	p.mu.Lock()
-	p.heard = append(p.heard, r.code)
-	gate := p.gate[r.code]
-	var result []byte
-	switch r.code {
-	case lmcache.OpRegisterEngineDriven:
-		result = (&lmcache.RegistrationReply{ShmName: p.pool, PoolSize: p.size, Error: p.refusal}).Append(nil)
-		if p.refusal != "" || p.pool == "" {
-			result = (&lmcache.RegistrationReply{Error: p.refusal}).Append(nil)
-		}
-	case lmcache.OpPing:
-		result = msgp.AppendBool(nil, p.known)
-	case lmcache.OpPrepareStore:
-		result = p.store.Append(nil)
-	case lmcache.OpCommitStore:
-		data, _, _ := msgp.ReadBytesBytes(r.payload[2], nil)
-		p.commits = append(p.commits, data)
-		result = msgp.AppendBool(nil, len(data) == 0)
-	case lmcache.OpPrepareRetrieve:
-		if result = p.frame; result == nil {
-			result = p.retrieve.Append(nil)
-		}
-	case lmcache.OpCommitRetrieve:
-		result = msgp.AppendBool(nil, true)
-	}
-	p.mu.Unlock()
-	p.arrived <- r.code
-	if gate != nil {
-		<-gate
-	}
-	if result == nil {
-		r.reply(conn)
-		return
-	}
-	r.reply(conn, result)
-}
-
-// ops returns what was heard since the last call.
-func (p *workerPeer) ops() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := fmt.Sprint(p.heard)
-	p.heard = nil
-	return s
-}
-
-func (p *workerPeer) set(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f()
-}
-
-// await waits until the operation has come in.
-func (p *workerPeer) await(t *testing.T, op lmcache.Op) {
-	t.Helper()
-	ctx := testContext(t)
-	for {
-		select {
-		case got := <-p.arrived:
-			if got == op {
-				return
-			}
-		case <-ctx.Done():
-			t.Fatalf("%v never came", op)
-		}
-	}
-}
-
-func (p *workerPeer) worker(t *testing.T, o Options) *Worker {
-	t.Helper()
-	o.ShmDir = p.dir
-	w, err := dial(t, p.listener.Endpoint(), o).Register(testContext(t), registration())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.ops()
-	return w
-}
 
 func (p *workerPeer) poolBytes(t *testing.T, name string, offset int64) []byte {
 	t.Helper()
@@ -197,6 +82,41 @@ func TestStoreOfWhatIsThereCommitsNothing(t *testing.T) {
 		t.Errorf("got %v %v", ok, err)
 	}
 	if got := p.ops(); got != "[PREPARE_STORE]" {
+		t.Errorf("heard %s", got)
+	}
+}
+
+// A second store of the same range waits for the first, or for its own context.
+func TestStoresOfOneRangeTakeTurns(t *testing.T) {
+	p := newWorkerPeer(t)
+	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
+	w := p.worker(t, Options{})
+	filling, goOn := make(chan struct{}), make(chan struct{})
+	results := make(chan error)
+	go func() {
+		_, err := w.Store(testContext(t), key(1), func(int, []byte) error { close(filling); <-goOn; return nil })
+		results <- err
+	}()
+	<-filling
+	ctx, cancel := context.WithTimeout(testContext(t), 20*time.Millisecond)
+	defer cancel()
+	if _, err := w.Store(ctx, key(1), fillPattern); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("second store while the first is open: %v", err)
+	}
+	if got := p.ops(); got != "[PREPARE_STORE]" {
+		t.Errorf("heard %s", got)
+	}
+	go func() {
+		_, err := w.Store(testContext(t), key(1), fillPattern)
+		results <- err
+	}()
+	close(goOn)
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := p.ops(); got != "[COMMIT_STORE PREPARE_STORE COMMIT_STORE]" {
 		t.Errorf("heard %s", got)
 	}
 }
@@ -421,182 +341,6 @@ func TestRangesThatAreNotWholeChunksAreNotSent(t *testing.T) {
 	}
 	if got := p.ops(); got != "[]" {
 		t.Errorf("heard %s", got)
-	}
-}
-
-// What cannot be mapped safely is not mapped; the worker copies.
-func TestUnusablePoolsAreNotMapped(t *testing.T) {
-	for _, tc := range []struct {
-		name, pool string
-		size       int64
-		make       func(t *testing.T, dir string)
-	}{
-		{name: "absent", pool: "other", size: poolSize},
-		{name: "too short", pool: "pool", size: poolSize + 1},
-		{name: "path", pool: "sub/pool", size: poolSize, make: func(t *testing.T, dir string) {
-			os.Mkdir(filepath.Join(dir, "sub"), 0o700)
-			os.WriteFile(filepath.Join(dir, "sub", "pool"), make([]byte, poolSize), 0o600)
-		}},
-		{name: "parent", pool: "..", size: poolSize},
-		{name: "link", pool: "link", size: poolSize, make: func(t *testing.T, dir string) {
-			os.Symlink(filepath.Join(dir, "pool"), filepath.Join(dir, "link"))
-		}},
-		{name: "directory", pool: "sub", size: 1, make: func(t *testing.T, dir string) {
-			os.Mkdir(filepath.Join(dir, "sub"), 0o700)
-		}},
-		{name: "no size", pool: "pool", size: 0},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			p := newWorkerPeer(t)
-			if tc.make != nil {
-				tc.make(t, p.dir)
-			}
-			p.pool, p.size = tc.pool, tc.size
-			if w := p.worker(t, Options{}); w.SHM() {
-				t.Error("mapped")
-			}
-		})
-	}
-}
-
-func TestCopyOptionMapsNothing(t *testing.T) {
-	p := newWorkerPeer(t)
-	if p.worker(t, Options{Copy: true}).SHM() {
-		t.Error("mapped")
-	}
-}
-
-func TestRefusedRegistration(t *testing.T) {
-	p := newWorkerPeer(t)
-	p.refusal = "windows are too small"
-	c := dial(t, p.listener.Endpoint(), Options{ShmDir: p.dir})
-	if _, err := c.Register(testContext(t), registration()); !errors.Is(err, ErrRefused) {
-		t.Errorf("got %v", err)
-	}
-	bad := registration()
-	bad.DType = "float3"
-	if _, err := c.Register(testContext(t), bad); !errors.Is(err, lmcache.ErrLayout) {
-		t.Errorf("unknown dtype: %v", err)
-	}
-}
-
-// After a false PING and after a reconnect the worker registers again, and maps the pool
-// that the server names then.
-func TestRegistersAgainInAnotherServerLife(t *testing.T) {
-	for _, how := range []string{"ping", "reconnect"} {
-		t.Run(how, func(t *testing.T) {
-			p := newWorkerPeer(t)
-			p.makePool(t, "second", poolSize)
-			p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
-			w := p.worker(t, Options{})
-			p.set(func() { p.pool, p.known = "second", false })
-			if how == "reconnect" {
-				lost := w.client.link.Load()
-				p.drop()
-				lost.group.Wait()
-			} else if known, err := w.Ping(testContext(t)); known || err != nil {
-				t.Fatalf("ping: %v %v", known, err)
-			}
-			p.ops()
-			if ok, err := w.Store(testContext(t), key(1), fillPattern); !ok || err != nil {
-				t.Fatalf("got %v %v", ok, err)
-			}
-			if got := p.ops(); got != "[REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
-				t.Errorf("heard %s", got)
-			}
-			if !bytes.Equal(p.poolBytes(t, "second", 0), pattern(0)) {
-				t.Error("the new pool does not have the bytes")
-			}
-			if !bytes.Equal(p.poolBytes(t, "pool", 0), make([]byte, chunkBytes)) {
-				t.Error("the old pool was written")
-			}
-		})
-	}
-}
-
-// A store that outlives its connection keeps its pool until it has ended, commits late what
-// it has written whole, and only then does the worker register again.
-func TestStoreAcrossTwoServerLives(t *testing.T) {
-	p := newWorkerPeer(t)
-	p.makePool(t, "second", poolSize)
-	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
-	w := p.worker(t, Options{})
-	filling, goOn := make(chan struct{}), make(chan struct{})
-	result := make(chan error)
-	go func() {
-		_, err := w.Store(testContext(t), key(1), func(_ int, dst []byte) error {
-			close(filling)
-			<-goOn
-			return fillPattern(0, dst)
-		})
-		result <- err
-	}()
-	<-filling
-	p.set(func() { p.pool = "second" })
-	lost := w.client.link.Load()
-	p.drop()
-	lost.group.Wait()
-	p.ops()
-	next := make(chan error)
-	go func() {
-		_, err := w.Store(testContext(t), key(1), fillPattern)
-		next <- err
-	}()
-	close(goOn)
-	if err := <-result; !errors.Is(err, ErrDisconnected) {
-		t.Errorf("first store: %v", err)
-	}
-	if err := <-next; err != nil {
-		t.Errorf("second store: %v", err)
-	}
-	if got := p.ops(); got != "[COMMIT_STORE REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
-		t.Errorf("heard %s", got)
-	}
-}
-
-func TestUnregister(t *testing.T) {
-	p := newWorkerPeer(t)
-	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
-	w := p.worker(t, Options{})
-	err := errors.New("not called")
-	ok, storeErr := w.Store(testContext(t), key(1), func(_ int, dst []byte) error {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		err = w.Unregister(ctx) // waits for this very store, and not for ever
-		return fillPattern(0, dst)
-	})
-	if !ok || storeErr != nil || !errors.Is(err, context.Canceled) {
-		t.Fatalf("store: %v %v, unregister: %v", ok, storeErr, err)
-	}
-	if err := w.Unregister(testContext(t)); err != nil {
-		t.Fatal(err)
-	}
-	if got := p.ops(); got != "[PREPARE_STORE COMMIT_STORE UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT]" {
-		t.Errorf("heard %s", got)
-	}
-	if _, err := w.Store(testContext(t), key(1), fillPattern); !errors.Is(err, ErrClosed) {
-		t.Errorf("store afterwards: %v", err)
-	}
-	if err := w.Unregister(testContext(t)); !errors.Is(err, ErrClosed) {
-		t.Errorf("again: %v", err)
-	}
-}
-
-// Close does not pull the pool away from under a copy.
-func TestCloseKeepsThePoolUnderACopy(t *testing.T) {
-	p := newWorkerPeer(t)
-	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
-	w := p.worker(t, Options{})
-	pool := w.cur.pool
-	_, err := w.Store(testContext(t), key(1), func(_ int, dst []byte) error {
-		w.client.Close()
-		return fillPattern(0, dst)
-	})
-	if !errors.Is(err, ErrDisconnected) {
-		t.Errorf("got %v", err)
-	}
-	if pool.mem != nil {
-		t.Error("the pool is still mapped")
 	}
 }
 

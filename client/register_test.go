@@ -1,0 +1,188 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/holdfast-kv/holdfast/internal/lmcache"
+)
+
+// What cannot be mapped safely is not mapped; the worker copies.
+func TestUnusablePoolsAreNotMapped(t *testing.T) {
+	for _, tc := range []struct {
+		name, pool string
+		size       int64
+		make       func(t *testing.T, dir string)
+	}{
+		{name: "absent", pool: "other", size: poolSize},
+		{name: "too short", pool: "pool", size: poolSize + 1},
+		{name: "path", pool: "sub/pool", size: poolSize, make: func(t *testing.T, dir string) {
+			os.Mkdir(filepath.Join(dir, "sub"), 0o700)
+			os.WriteFile(filepath.Join(dir, "sub", "pool"), make([]byte, poolSize), 0o600)
+		}},
+		{name: "parent", pool: "..", size: poolSize},
+		{name: "link", pool: "link", size: poolSize, make: func(t *testing.T, dir string) {
+			os.Symlink(filepath.Join(dir, "pool"), filepath.Join(dir, "link"))
+		}},
+		{name: "directory", pool: "sub", size: 1, make: func(t *testing.T, dir string) {
+			os.Mkdir(filepath.Join(dir, "sub"), 0o700)
+		}},
+		{name: "no size", pool: "pool", size: 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newWorkerPeer(t)
+			if tc.make != nil {
+				tc.make(t, p.dir)
+			}
+			p.pool, p.size = tc.pool, tc.size
+			if w := p.worker(t, Options{}); w.SHM() {
+				t.Error("mapped")
+			}
+		})
+	}
+}
+
+func TestCopyOptionMapsNothing(t *testing.T) {
+	p := newWorkerPeer(t)
+	if p.worker(t, Options{Copy: true}).SHM() {
+		t.Error("mapped")
+	}
+}
+
+func TestRefusedRegistration(t *testing.T) {
+	p := newWorkerPeer(t)
+	p.refusal = "windows are too small"
+	c := dial(t, p.listener.Endpoint(), Options{ShmDir: p.dir})
+	if _, err := c.Register(testContext(t), registration()); !errors.Is(err, ErrRefused) {
+		t.Errorf("got %v", err)
+	}
+	bad := registration()
+	bad.DType = "float3"
+	if _, err := c.Register(testContext(t), bad); !errors.Is(err, lmcache.ErrLayout) {
+		t.Errorf("unknown dtype: %v", err)
+	}
+}
+
+// After a false PING and after a reconnect the worker registers again, and maps the pool
+// that the server names then.
+func TestRegistersAgainInAnotherServerLife(t *testing.T) {
+	for _, how := range []string{"ping", "reconnect"} {
+		t.Run(how, func(t *testing.T) {
+			p := newWorkerPeer(t)
+			p.makePool(t, "second", poolSize)
+			p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
+			w := p.worker(t, Options{})
+			p.set(func() { p.pool, p.known = "second", false })
+			if how == "reconnect" {
+				lost := w.client.link.Load()
+				p.drop()
+				lost.group.Wait()
+			} else if known, err := w.Ping(testContext(t)); known || err != nil {
+				t.Fatalf("ping: %v %v", known, err)
+			}
+			p.ops()
+			if ok, err := w.Store(testContext(t), key(1), fillPattern); !ok || err != nil {
+				t.Fatalf("got %v %v", ok, err)
+			}
+			if got := p.ops(); got != "[REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
+				t.Errorf("heard %s", got)
+			}
+			if !bytes.Equal(p.poolBytes(t, "second", 0), pattern(0)) {
+				t.Error("the new pool does not have the bytes")
+			}
+			if !bytes.Equal(p.poolBytes(t, "pool", 0), make([]byte, chunkBytes)) {
+				t.Error("the old pool was written")
+			}
+		})
+	}
+}
+
+// A store that outlives its connection keeps its pool until it has ended, commits late what
+// it has written whole, and only then does the worker register again.
+func TestStoreAcrossTwoServerLives(t *testing.T) {
+	p := newWorkerPeer(t)
+	p.makePool(t, "second", poolSize)
+	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
+	w := p.worker(t, Options{})
+	filling, goOn := make(chan struct{}), make(chan struct{})
+	result := make(chan error)
+	go func() {
+		_, err := w.Store(testContext(t), key(1), func(_ int, dst []byte) error {
+			close(filling)
+			<-goOn
+			return fillPattern(0, dst)
+		})
+		result <- err
+	}()
+	<-filling
+	p.set(func() { p.pool = "second" })
+	lost := w.client.link.Load()
+	p.drop()
+	lost.group.Wait()
+	p.ops()
+	next := make(chan error)
+	go func() {
+		_, err := w.Store(testContext(t), key(1), fillPattern)
+		next <- err
+	}()
+	close(goOn)
+	if err := <-result; !errors.Is(err, ErrDisconnected) {
+		t.Errorf("first store: %v", err)
+	}
+	if err := <-next; err != nil {
+		t.Errorf("second store: %v", err)
+	}
+	if got := p.ops(); got != "[COMMIT_STORE REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
+		t.Errorf("heard %s", got)
+	}
+}
+
+func TestUnregister(t *testing.T) {
+	p := newWorkerPeer(t)
+	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
+	w := p.worker(t, Options{})
+	err := errors.New("not called")
+	ok, storeErr := w.Store(testContext(t), key(1), func(_ int, dst []byte) error {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		err = w.Unregister(ctx) // waits for this very store, and not for ever
+		return fillPattern(0, dst)
+	})
+	if !ok || storeErr != nil || !errors.Is(err, context.Canceled) {
+		t.Fatalf("store: %v %v, unregister: %v", ok, storeErr, err)
+	}
+	if err := w.Unregister(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.ops(); got != "[PREPARE_STORE COMMIT_STORE UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT]" {
+		t.Errorf("heard %s", got)
+	}
+	if _, err := w.Store(testContext(t), key(1), fillPattern); !errors.Is(err, ErrClosed) {
+		t.Errorf("store afterwards: %v", err)
+	}
+	if err := w.Unregister(testContext(t)); !errors.Is(err, ErrClosed) {
+		t.Errorf("again: %v", err)
+	}
+}
+
+// Close does not pull the pool away from under a copy.
+func TestCloseKeepsThePoolUnderACopy(t *testing.T) {
+	p := newWorkerPeer(t)
+	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
+	w := p.worker(t, Options{})
+	pool := w.cur.pool
+	_, err := w.Store(testContext(t), key(1), func(_ int, dst []byte) error {
+		w.client.Close()
+		return fillPattern(0, dst)
+	})
+	if !errors.Is(err, ErrDisconnected) {
+		t.Errorf("got %v", err)
+	}
+	if pool.mem != nil {
+		t.Error("the pool is still mapped")
+	}
+}
