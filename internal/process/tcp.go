@@ -118,10 +118,10 @@ func inodeIn(table io.Reader, local, remote string) string {
 // A child between fork and exec shows as a second holder for a moment; so several are
 // looked at again.
 func holder(inode string) int {
-	const looks, pause = 4, 5 * time.Millisecond
+	const patience = 100 * time.Millisecond
 	socket := "socket:[" + inode + "]"
 	holders := holding(socket, allProcesses())
-	for i := 1; len(holders) > 1 && i < looks; i++ {
+	for pause := 5 * time.Millisecond; len(holders) > 1 && pause < patience; pause *= 2 {
 		time.Sleep(pause)
 		holders = holding(socket, holders)
 	}

@@ -39,7 +39,6 @@ func TestOfTCPFindsTheOtherEnd(t *testing.T) {
 		{"IPv6", "tcp6", "[::1]:0", "connect [::1]:"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
 			ln, port := listen(t, tc.network, tc.listen)
 			sock, c := accepted(t, ln, tc.part+port)
 			if got := OfTCP(sock.LocalAddr(), sock.RemoteAddr()); got != c.Process.Pid {
