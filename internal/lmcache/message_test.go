@@ -169,6 +169,24 @@ func TestKeyRejects(t *testing.T) {
 	}
 }
 
+// TestSkip compares our skipping with msgp's for every lead byte.
+func TestSkip(t *testing.T) {
+	for lead := range 256 {
+		for _, count := range []byte{0, 1, 3, 200} {
+			b := append([]byte{byte(lead)}, bytes.Repeat([]byte{count}, 4)...)
+			b = append(b, bytes.Repeat([]byte{0x01}, 1000)...)
+			for _, n := range []int{1, 2, 3, 5, 9, 20, len(b)} {
+				rest, err := msgp.Skip(b[:n])
+				d := decoder{b: b[:n]}
+				d.skip()
+				if (err == nil) != (d.err == nil) || err == nil && len(rest) != len(d.b) {
+					t.Errorf("%x: %d bytes left, %v, msgp has %d, %v", b[:min(n, 9)], len(d.b), d.err, len(rest), err)
+				}
+			}
+		}
+	}
+}
+
 // TestTokenEncodings compares the fast loop with the plain reading of every encoding
 // next to every other.
 func TestTokenEncodings(t *testing.T) {

@@ -143,7 +143,7 @@ func (p *pickle) op() byte {
 		if b != opFrame {
 			return b
 		}
-		p.skip(8)
+		p.uint(8)
 	}
 	return 0
 }

@@ -16,7 +16,7 @@ type source struct {
 	pos   int64     // bytes consumed
 	end   int64     // reads must not pass this position; at first the frame's length
 	err   error
-	small [512]byte // for reads of the methods below; on the stack it would escape
+	small [16]byte // for reads of the methods below; on the stack it would escape
 }
 
 // sourceWindow is how much is read ahead. It is small, since what was read ahead of a
@@ -105,15 +105,6 @@ func (s *source) uint(n int) uint64 {
 	clear(s.small[n:8])
 	s.read(s.small[:n])
 	return binary.LittleEndian.Uint64(s.small[:])
-}
-
-// skip drops n bytes.
-func (s *source) skip(n int64) {
-	for s.claim(n) && n > 0 {
-		k := min(n, int64(len(s.small)))
-		s.read(s.small[:k])
-		n -= k
-	}
 }
 
 // take returns the next n bytes of a frame in memory without copying them.

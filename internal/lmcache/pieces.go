@@ -37,6 +37,15 @@ func (p *pieces) read(s *source, n int64) {
 	}
 }
 
+// drop reads n bytes from s, all of them into the first piece.
+func (p *pieces) drop(s *source, n int64) {
+	for n > 0 && s.err == nil {
+		k := int(min(n, pieceSize))
+		s.read(p.grow(0, k))
+		n -= int64(k)
+	}
+}
+
 // copyOf fills the pieces with a copy of b.
 func (p *pieces) copyOf(b []byte) {
 	for i := 0; len(b) > 0; i++ {

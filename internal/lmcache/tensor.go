@@ -278,7 +278,7 @@ func (t *tensorReader) place() {
 	case t.class.kind == storageClass && t.class.dtype != t.want.DType && t.class.dtype != kv.UInt8:
 		t.fail("tensor %d is %s, not %v", t.count, t.class.dtype, t.want)
 	case t.dst == nil:
-		t.skip(t.nbytes)
+		t.raw.drop(&t.source, t.nbytes)
 	case t.nbytes == want:
 		t.read(t.dst)
 		t.placed = true

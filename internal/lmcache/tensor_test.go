@@ -484,6 +484,12 @@ func TestFourGiB(t *testing.T) {
 	if err != nil || segs[0][0] != 0xc6 {
 		t.Fatalf("one slab of 2 GiB: %v", err)
 	}
+	four := kv.ChunkLayout{Shape: []int{1 << 32}, DType: kv.UInt8}
+	head := appendTensorHead(nil, four, 1<<32)
+	inner := appendLegacyHead(nil, "ByteStorage", 1<<32)
+	if want := append(binary.LittleEndian.AppendUint64([]byte{opBinBytes8}, uint64(len(inner)+1<<32)), inner...); !bytes.HasSuffix(head, want) {
+		t.Errorf("the head of a tensor of 4 GiB is %q", head)
+	}
 	size := int64(len(segs[0]) + len(segs[1]) + len(segs[2]))
 	if n, err := ReadBinHeader(bytes.NewReader(segs[0]), size); err != nil || n != size-5 {
 		t.Errorf("header of %d bytes, %v", n, err)
