@@ -191,6 +191,10 @@ func (f *replayFlags) options(cmd *cobra.Command) (replay.Options, error) {
 			return replay.Options{}, fmt.Errorf("--%s=%d: must be at least 1", name, n)
 		}
 	}
+	transport := replay.Transport(f.transport)
+	if transport != replay.SHM && transport != replay.Pickle {
+		return replay.Options{}, fmt.Errorf("--transport=%s: must be %s or %s", f.transport, replay.SHM, replay.Pickle)
+	}
 	speed, err := parseSpeed(f.speed)
 	if err != nil {
 		return replay.Options{}, err
@@ -212,7 +216,7 @@ func (f *replayFlags) options(cmd *cobra.Command) (replay.Options, error) {
 			PoolBytes: int64(f.l1SizeGB*(1<<30)) / 4096 * 4096, ChunkSize: f.chunkSize,
 			Verify: verify, VerifyRate: f.verifyRate,
 		},
-		Transport: replay.Transport(f.transport), Ranks: f.ranks, Concurrency: f.concurrency,
+		Transport: transport, Ranks: f.ranks, Concurrency: f.concurrency,
 		Geometry: replay.Geometry{Layers: f.layers, Heads: f.heads, HeadDim: f.headDim, DType: dtype},
 		Speed:    speed, Timeout: f.timeout, Seed: f.seed,
 	}, nil

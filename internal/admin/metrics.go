@@ -97,7 +97,7 @@ var metrics = []metric{
 	gauge("leases_reading", "Leases with a reader that has begun.", func(p *Picture) float64 { return float64(p.Leases.Reading) }),
 	gauge("leases_overdue", "Leases older than their limit.", func(p *Picture) float64 { return float64(p.Leases.Overdue) }),
 
-	gauge("sessions", "Requests that have not ended.", func(p *Picture) float64 { return float64(p.Sessions) }),
+	gauge("sessions", "Requests whose hash chain is kept.", func(p *Picture) float64 { return float64(p.Sessions) }),
 	gauge("peers", "Open connections.", func(p *Picture) float64 { return float64(len(p.Peers)) }),
 	family(prometheus.GaugeValue, "instances", "Registered workers by transport.", []string{"transport"}, readInstances),
 	family(prometheus.CounterValue, "requests_total", "Requests by operation.", []string{"op"},
