@@ -8,7 +8,7 @@
 //
 // The protocol is ZeroMQ RFC 37 (https://rfc.zeromq.org/spec/37/). Deviations, all
 // towards what libzmq 4 does: commands are accepted between the frames of a message,
-// because libzmq sends its PING there; a PING is answered, after the message that is being
-// written if there is one, but its TTL is not enforced,
-// because silence proves nothing about a peer (a dead host is found by tcp keepalive).
+// because libzmq sends its PING there. A PING is answered, after the message that is
+// being written if there is one; its TTL is not enforced, because silence proves nothing
+// about a peer (a dead host is found by tcp keepalive).
 package zmtp
