@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -13,7 +14,13 @@ import (
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Long runs: a lease, a loss and a late commit have to meet.
+	if err := flag.Set("rapid.steps", "120"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a cache over a small pool of private memory, with a clock that the test moves.
 // After every test the full check runs.

@@ -1,0 +1,158 @@
+package cache
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/kv"
+)
+
+func benchCache(b *testing.B, size int64, mode VerifyMode) (*Cache, Namespace) {
+	b.Helper()
+	pool, err := arena.Create(arena.PoolOptions{Size: size})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { pool.Close() })
+	c, err := New(Config{Pool: pool, Verify: mode})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return c, c.Namespace("model", 1, "", "layout")
+}
+
+// benchChain makes n digests that no other seed has.
+func benchChain(seed uint32, n int) []kv.Digest {
+	var h kv.Hasher
+	out := make([]kv.Digest, n)
+	prev := kv.Root
+	for i := range out {
+		prev = h.Next(prev, []uint32{seed, uint32(i)})
+		out[i] = prev
+	}
+	return out
+}
+
+// BenchmarkPrepareCommit40 stores 40 chunks without touching their bytes. In "free" there
+// is room, in "full" every store evicts forty others.
+func BenchmarkPrepareCommit40(b *testing.B) {
+	const chunk = 4096
+	for _, full := range []bool{false, true} {
+		b.Run(map[bool]string{false: "free", true: "full"}[full], func(b *testing.B) {
+			pool := int64(1 << 30)
+			if full {
+				pool = 1 << 24
+			}
+			c, ns := benchCache(b, pool, VerifyOff)
+			w := c.NewHolder("bench")
+			store := func(chain []kv.Digest) {
+				r := Range{NS: ns, Chain: chain, Groups: 1}
+				if placed, err := c.Prepare(w, 0, r, []int64{chunk}); err != nil || len(placed) != 40 || !c.Commit(w, 0, r) {
+					b.Fatal(len(placed), err)
+				}
+			}
+			seed := uint32(0)
+			for full && c.Stats().EvictedObjects == 0 {
+				seed++
+				store(benchChain(seed, 40))
+			}
+			var slowest time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				seed++
+				chain := benchChain(seed, 40)
+				if !full && c.Stats().Arena.FreeBytes < 40*chunk {
+					c.Clear()
+				}
+				b.StartTimer()
+				start := time.Now()
+				store(chain)
+				slowest = max(slowest, time.Since(start))
+			}
+			b.ReportMetric(float64(slowest.Microseconds()), "µs-slowest")
+		})
+	}
+}
+
+// BenchmarkLookup391 looks up a prompt of 100,000 tokens and ends the request.
+func BenchmarkLookup391(b *testing.B) {
+	for _, world := range []int{1, 8} {
+		b.Run(fmt.Sprint("ranks=", world), func(b *testing.B) {
+			c, ns := benchCache(b, 1<<30, VerifyOff)
+			w := c.NewHolder("bench")
+			r := Range{NS: ns, Chain: benchChain(1, 391), Groups: 1}
+			for rank := range world {
+				if _, err := c.Prepare(w, rank, r, []int64{4096}); err != nil || !c.Commit(w, rank, r) {
+					b.Fatal(err)
+				}
+			}
+			var end time.Duration
+			for b.Loop() {
+				if n := c.Lookup(Lookup{Range: r, Request: "q", Owner: w, World: world, Readers: 1}); n != 391 {
+					b.Fatal(n)
+				}
+				start := time.Now()
+				c.EndSession("q")
+				end += time.Since(start)
+			}
+			b.ReportMetric(float64(end.Nanoseconds())/float64(b.N), "ns-end-session")
+		})
+	}
+}
+
+// BenchmarkRead391 begins and ends a read of a held prompt.
+func BenchmarkRead391(b *testing.B) {
+	c, ns := benchCache(b, 1<<30, VerifyOff)
+	w := c.NewHolder("bench")
+	r := Range{NS: ns, Chain: benchChain(1, 391), Groups: 1}
+	if _, err := c.Prepare(w, 0, r, []int64{4096}); err != nil || !c.Commit(w, 0, r) {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		c.Lookup(Lookup{Range: r, Request: "q", Owner: w, World: 1, Readers: 1})
+		b.StartTimer()
+		if _, ok := c.BeginRead(w, "q", 0, r); !ok {
+			b.Fatal("miss")
+		}
+		c.EndRead(w, "q", 0, r)
+	}
+}
+
+// BenchmarkIndexBytesPerChunk reports the memory that one million chunks cost beside the
+// pool: keys, object records, eviction order, and the arena's slots. "prompts" are chains
+// of 391 chunks, "singles" the worst case, in which every chunk is evictable.
+func BenchmarkIndexBytesPerChunk(b *testing.B) {
+	const chunks = 1 << 20
+	for _, length := range []int{391, 1} {
+		b.Run(map[bool]string{false: "prompts", true: "singles"}[length == 1], func(b *testing.B) {
+			for b.Loop() {
+				before := heap()
+				c, ns := benchCache(b, chunks*4096, VerifySampled)
+				c.verify = VerifyOff // sums are kept in the record; taking them would touch 4 GiB
+				w := c.NewHolder("bench")
+				for n := 0; n < chunks; n += length {
+					r := Range{NS: ns, Chain: benchChain(uint32(n), min(length, chunks-n)), Groups: 1}
+					if _, err := c.Prepare(w, 0, r, []int64{4096}); err != nil || !c.Commit(w, 0, r) {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(heap()-before)/chunks, "B/chunk")
+				b.ReportMetric(float64(heap()-before)/chunks/400, "of-limit")
+				if n := c.Stats().Objects; n != chunks {
+					b.Fatal(n)
+				}
+			}
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
