@@ -107,6 +107,22 @@ func TestCgroupFree(t *testing.T) {
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "104857600\n",
 			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1048576\n",
 		}, 99 * mib},
+		"version 1, the cgroup is beside the mount's top": {map[string]string{
+			"proc/self/cgroup":    "4:memory:/docker/cd\n",
+			"proc/self/mountinfo": "35 31 0:32 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "104857600\n",
+			"sys/fs/cgroup/memory/memory.usage_in_bytes": "0\n",
+			"sys/fs/cgroup/cd/memory.limit_in_bytes":     "1048576\n",
+			"sys/fs/cgroup/cd/memory.usage_in_bytes":     "0\n",
+		}, 100 * mib},
+		"version 2, the own cgroup is the tightest": {map[string]string{
+			"proc/self/cgroup":                 "0::/app\n",
+			"proc/self/mountinfo":              mountV2,
+			"sys/fs/cgroup/memory.max":         "209715200\n",
+			"sys/fs/cgroup/memory.current":     "0\n",
+			"sys/fs/cgroup/app/memory.max":     "104857600\n",
+			"sys/fs/cgroup/app/memory.current": "0\n",
+		}, 100 * mib},
 		"hybrid: version 2 is mounted, version 1 has the memory": {map[string]string{
 			"proc/self/cgroup":                           "4:memory:/\n0::/\n",
 			"proc/self/mountinfo":                        strings.ReplaceAll(mountV2, "/sys/fs/cgroup", "/sys/fs/cgroup/unified") + mountV1,
