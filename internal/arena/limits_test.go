@@ -108,8 +108,8 @@ func TestCgroupFree(t *testing.T) {
 			"sys/fs/cgroup/memory/memory.usage_in_bytes": "1048576\n",
 		}, 99 * mib},
 		"version 1, the cgroup is beside the mount's top": {map[string]string{
-			"proc/self/cgroup":    "4:memory:/docker/cd\n",
-			"proc/self/mountinfo": "35 31 0:32 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
+			"proc/self/cgroup":                           "4:memory:/docker/cd\n",
+			"proc/self/mountinfo":                        "35 31 0:32 /docker/ab /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "104857600\n",
 			"sys/fs/cgroup/memory/memory.usage_in_bytes": "0\n",
 			"sys/fs/cgroup/cd/memory.limit_in_bytes":     "1048576\n",
