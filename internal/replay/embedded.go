@@ -25,12 +25,18 @@ type embedded struct {
 	endpoint string
 }
 
+// poolPrefix starts the names of pools and socket folders.
+const poolPrefix = "holdfast-replay-"
+
 // drain is how long a shutdown waits for open operations.
 const drain = 10 * time.Second
 
 // startEmbedded starts a server as the options say. With SHM its pool is a shared
 // object, unlinked by finish.
 func startEmbedded(o *Options) (e *embedded, err error) {
+	if removed, err := arena.RemoveStale("", poolPrefix); err != nil || len(removed) > 0 {
+		o.Log.Warn("pools of replays that were killed", "removed", removed, "error", err)
+	}
 	size, err := poolSize(o.Embedded.PoolBytes, o.Transport == SHM)
 	if err != nil {
 		return nil, err
@@ -41,7 +47,7 @@ func startEmbedded(o *Options) (e *embedded, err error) {
 			err = errors.Join(err, e.release())
 		}
 	}()
-	if e.dir, err = os.MkdirTemp("", "holdfast-replay-"); err != nil {
+	if e.dir, err = os.MkdirTemp("", poolPrefix); err != nil {
 		return nil, fmt.Errorf("make a folder for the socket: %w", err)
 	}
 	memory := arena.PoolOptions{Size: size}

@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/workload"
 	"github.com/holdfast-kv/holdfast/kv"
@@ -64,7 +66,7 @@ func TestReplayComparesEveryByte(t *testing.T) {
 	for _, transport := range []Transport{SHM, Pickle} {
 		for _, ranks := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s-%d", transport, ranks), func(t *testing.T) {
-				trace := chats(120)
+				trace := chats(60)
 				o := smallOptions(transport, ranks)
 				o.Concurrency = 1 // then an ample cache hits all that can be hit
 				r := play(t, trace, o)
@@ -73,8 +75,8 @@ func TestReplayComparesEveryByte(t *testing.T) {
 					tokens += int64(q.Input)
 					chunks += int64(q.Input / r.ChunkTokens)
 				}
-				if r.Requests != 120 || r.Tokens != tokens || r.AskedTokens != chunks*256 {
-					t.Errorf("%d requests, %d tokens, %d asked; want 120, %d, %d", r.Requests, r.Tokens, r.AskedTokens, tokens, chunks*256)
+				if r.Requests != 60 || r.Tokens != tokens || r.AskedTokens != chunks*256 {
+					t.Errorf("%d requests, %d tokens, %d asked; want 60, %d, %d", r.Requests, r.Tokens, r.AskedTokens, tokens, chunks*256)
 				}
 				if r.HitTokens == 0 || r.HitRate != r.BestHitRate {
 					t.Errorf("hit rate %v, best possible %v", r.HitRate, r.BestHitRate)
@@ -97,8 +99,8 @@ func TestReplayUnderEviction(t *testing.T) {
 	for _, transport := range []Transport{SHM, Pickle} {
 		t.Run(string(transport), func(t *testing.T) {
 			o := smallOptions(transport, 2)
-			o.Embedded.PoolBytes = 4 << 20 // a fraction of what is stored
-			r := play(t, chats(200), o)
+			o.Embedded.PoolBytes = 2 << 20 // a fraction of what is stored
+			r := play(t, chats(100), o)
 			if r.Evictions == nil || *r.Evictions == 0 || r.ComparedBytes == 0 {
 				t.Errorf("evictions %v, compared %d", r.Evictions, r.ComparedBytes)
 			}
@@ -287,5 +289,42 @@ func TestDemoFitsWhereItRuns(t *testing.T) {
 	// So few requests evict nothing, and the demo's own check must say so.
 	if err := CheckDemo(&r); err == nil || !strings.Contains(err.Error(), "nothing was evicted") {
 		t.Errorf("CheckDemo: %v", err)
+	}
+}
+
+func TestPoolOfAKilledReplayIsRemoved(t *testing.T) {
+	o, err := smallOptions(SHM, 1).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Embedded.PoolBytes = 1 << 20
+	e, err := startEmbedded(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A copy of the pool that nobody owns is what a killed process leaves behind.
+	left := filepath.Join(arena.ShmDir, poolPrefix+"left-behind-"+e.pool.Name())
+	object, err := os.ReadFile(filepath.Join(arena.ShmDir, e.pool.Name()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(left, object, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second, err := startEmbedded(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there: %v", left, err)
+		os.Remove(left)
+	}
+	for _, e := range []*embedded{second, e} { // the first one's pool is alive
+		if _, err := os.Stat(filepath.Join(arena.ShmDir, e.pool.Name())); err != nil {
+			t.Error(err)
+		}
+		if _, err := e.finish(context.Background()); err != nil {
+			t.Error(err)
+		}
 	}
 }
