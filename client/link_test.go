@@ -244,35 +244,79 @@ func TestDialRefusesNonsenseChunkSizes(t *testing.T) {
 }
 
 // A server that stops reading fills the socket. Calls end with their contexts all the
-// same, and so does one with a message that no socket buffer holds.
+// same, whether the socket has no room for a small message or none for a large one.
 func TestCallsEndWhenTheServerTakesNoBytes(t *testing.T) {
-	stop := make(chan struct{})
+	for name, key := range map[string]*Key{
+		"small": {Model: strings.Repeat("m", 16<<10), World: 1, Readers: 1},
+		"large": {Model: "m", World: 1, Tokens: make([]uint32, 1<<20), Readers: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stop := make(chan struct{})
+			p := newPeer(t, "", func(conn *zmtp.Conn) {
+				if r, err := readRequest(conn); err == nil {
+					r.reply(conn, []byte{4})
+				}
+				<-stop
+			})
+			defer close(stop)
+			c := dial(t, p.listener.Endpoint(), Options{})
+			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+			defer cancel()
+			var group sync.WaitGroup
+			for range 3 {
+				group.Go(func() {
+					for ctx.Err() == nil {
+						each, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+						if err := c.Lookup(each, key); err == nil {
+							t.Error("a lookup succeeded")
+						}
+						cancel()
+					}
+				})
+			}
+			ended := make(chan struct{})
+			go func() { group.Wait(); close(ended) }()
+			select {
+			case <-ended:
+			case <-testContext(t).Done():
+				t.Fatal("calls are stuck long after their contexts")
+			}
+		})
+	}
+}
+
+// A call that is cancelled while its large message is on the way does not cut the
+// connection: the message goes out whole behind its back.
+func TestCancelledLargeCallKeepsTheConnection(t *testing.T) {
+	goOn := make(chan struct{})
 	p := newPeer(t, "", func(conn *zmtp.Conn) {
 		if r, err := readRequest(conn); err == nil {
 			r.reply(conn, []byte{4})
 		}
-		<-stop
+		<-goOn
+		answering(func(conn *zmtp.Conn, r request) { r.reply(conn) })(conn)
 	})
-	defer close(stop)
 	c := dial(t, p.listener.Endpoint(), Options{})
-	long := &Key{Model: "m", World: 1, Tokens: make([]uint32, 1<<20), Readers: 1}
-	short := &Key{Model: strings.Repeat("m", 16<<10), World: 1, Readers: 1}
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	var group sync.WaitGroup
-	for range 3 {
-		group.Go(func() {
-			if err := c.Lookup(ctx, long); err == nil {
-				t.Error("a lookup succeeded")
-			}
-		})
-		group.Go(func() {
-			for ctx.Err() == nil {
-				each, cancel := context.WithTimeout(ctx, time.Millisecond)
-				c.Lookup(each, short)
-				cancel()
-			}
-		})
+	long := &Key{Model: "m", World: 1, Tokens: make([]uint32, 1<<20), Readers: 1}
+	if err := c.Lookup(ctx, long); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
 	}
-	group.Wait()
+	close(goOn)
+	if err := c.Noop(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if p.count() != 1 {
+		t.Errorf("%d connections", p.count())
+	}
+}
+
+// What is above a call's limit is refused before it is read.
+func TestLimitIsCheckedBeforeReading(t *testing.T) {
+	k := newCall(lmcache.OpPing)
+	defer k.release()
+	if err := k.accept(smallReply+1, nil); !errors.Is(err, ErrReply) {
+		t.Errorf("got %v", err)
+	}
 }

@@ -76,6 +76,7 @@ func TestRegistersAgainInAnotherServerLife(t *testing.T) {
 			p.makePool(t, "second", poolSize)
 			p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
 			w := p.worker(t, Options{})
+			old := w.cur.pool
 			p.set(func() { p.pool, p.known = "second", false })
 			if how == "reconnect" {
 				lost := w.client.link.Load()
@@ -97,7 +98,26 @@ func TestRegistersAgainInAnotherServerLife(t *testing.T) {
 			if !bytes.Equal(p.poolBytes(t, "pool", 0), make([]byte, chunkBytes)) {
 				t.Error("the old pool was written")
 			}
+			if old.mem != nil {
+				t.Error("the old pool is still mapped")
+			}
 		})
+	}
+}
+
+// A reconnect to the same life of the server changes nothing about the pool.
+func TestReconnectKeepsThePool(t *testing.T) {
+	p := newWorkerPeer(t)
+	w := p.worker(t, Options{})
+	old := w.cur.pool
+	lost := w.client.link.Load()
+	p.drop()
+	lost.group.Wait()
+	if _, err := w.Store(testContext(t), key(1), fillPattern); err != nil {
+		t.Fatal(err)
+	}
+	if w.cur.pool != old || old.mem == nil {
+		t.Error("the pool was mapped again")
 	}
 }
 
