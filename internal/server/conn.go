@@ -234,7 +234,10 @@ func (c *conn) refused(m *message, err error) {
 func (c *conn) malformed(what string, err error, args ...any) {
 	c.s.malformed.Add(1)
 	c.s.say.log(c.s.cfg.Now(), func(n int) {
-		c.log.Warn("malformed message: "+what, append(args, "error", err, "not_logged", n)...)
+		if err != nil {
+			args = append(args, "error", err)
+		}
+		c.log.Warn("malformed message: "+what, append(args, "not_logged", n)...)
 	})
 }
 

@@ -52,6 +52,7 @@ type house struct {
 	log       *lines
 	unix, tcp string
 	stopped   bool
+	panics    uint64 // that a test brought about
 }
 
 type plan struct {
@@ -148,7 +149,7 @@ func (h *house) close(t testing.TB) {
 		h.Shutdown(ctx)
 	}
 	st := h.Status()
-	if st.Panics != 0 {
+	if st.Panics != h.panics {
 		t.Errorf("%d panics:\n%s", st.Panics, h.log.buf.String())
 	}
 	for _, row := range st.Ledger {
@@ -169,10 +170,14 @@ func (h *house) close(t testing.TB) {
 
 // peer is a client that speaks in frames.
 type peer struct {
-	t   testing.TB
-	z   *zmtp.Conn
-	uid uint64
+	t     testing.TB
+	z     *zmtp.Conn
+	uid   uint64
+	stuck *time.Timer // closes z when nothing comes for long
 }
+
+// patience is how long an answer may take before its absence is an error.
+const patience = 30 * time.Second
 
 func (h *house) dial(t testing.TB, endpoint string) *peer {
 	t.Helper()
@@ -182,8 +187,9 @@ func (h *house) dial(t testing.TB, endpoint string) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { z.Close() })
-	return &peer{t: t, z: z}
+	p := &peer{t: t, z: z, stuck: time.AfterFunc(patience, func() { z.Close() })}
+	t.Cleanup(func() { p.stuck.Stop(); z.Close() })
+	return p
 }
 
 func (p *peer) send(frames ...[]byte) {
@@ -195,6 +201,7 @@ func (p *peer) send(frames ...[]byte) {
 
 func (p *peer) recv() [][]byte {
 	p.t.Helper()
+	p.stuck.Reset(patience)
 	frames, err := readMessage(p.z)
 	if err != nil {
 		p.t.Fatalf("receive: %v", err)

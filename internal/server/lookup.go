@@ -48,9 +48,8 @@ func (c *conn) lookupRange(x *scratch, frame []byte) (cache.Range, *shape, error
 	if k.Worker >= 0 {
 		return cache.Range{}, nil, fmt.Errorf("%w: the key of a lookup names worker %d", lmcache.ErrMalformed, k.Worker)
 	}
-	c.s.mu.Lock()
-	sh := c.s.registry.shapeOf(k.Model, k.World)
-	c.s.mu.Unlock()
+	var sh *shape
+	c.s.with(func(r *registry) { sh = r.shapeOf(k.Model, k.World) })
 	if sh == nil {
 		// An engine whose workers are yet to register: no event worth a line.
 		return cache.Range{}, nil, nil
@@ -62,7 +61,7 @@ func (c *conn) lookupRange(x *scratch, frame []byte) (cache.Range, *shape, error
 // serveLookup answers with two frames; the number comes with the query.
 func serveLookup(c *conn, x *scratch, m *message) (result, error) {
 	q, err := c.lookupOf(x, m.arg(0))
-	if q.Request != "" {
+	if !errors.Is(err, lmcache.ErrMalformed) {
 		// What cannot be looked up is an empty lookup: it replaces an earlier one of the
 		// request, and the query says 0.
 		c.s.cfg.Cache.Lookup(q)
@@ -73,9 +72,6 @@ func serveLookup(c *conn, x *scratch, m *message) (result, error) {
 // lookupOf is the question that a key asks. If there is none, only Request is set.
 func (c *conn) lookupOf(x *scratch, frame []byte) (cache.Lookup, error) {
 	r, sh, err := c.lookupRange(x, frame)
-	if err != nil && errors.Is(err, lmcache.ErrMalformed) {
-		return cache.Lookup{}, err
-	}
 	k := &x.key
 	none := cache.Lookup{Request: k.Request}
 	if err != nil || sh == nil || c.s.draining.Load() {
@@ -136,9 +132,7 @@ func serveEndSession(c *conn, _ *scratch, m *message) (result, error) {
 	if err != nil {
 		return nothing, err
 	}
-	c.s.sessionMu.Lock()
-	c.s.sessions.end(request)
-	c.s.sessionMu.Unlock()
+	c.s.endSession(request)
 	c.s.cfg.Cache.EndSession(request)
 	return nothing, nil
 }

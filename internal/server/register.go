@@ -47,9 +47,8 @@ func servePing(c *conn, _ *scratch, m *message) (result, error) {
 		if err != nil {
 			return nothing, err
 		}
-		c.s.mu.Lock()
-		pong = c.s.registry.ping(id, c.s.cfg.Now()) || !c.s.pings.first(id)
-		c.s.mu.Unlock()
+		now := c.s.cfg.Now()
+		c.s.with(func(r *registry) { pong = r.ping(id, now) || !c.s.pings.first(id) })
 	}
 	m.out = msgp.AppendBool(m.out, pong)
 	return result{value: m.out}, nil
@@ -60,7 +59,7 @@ func servePing(c *conn, _ *scratch, m *message) (result, error) {
 func serveRegisterDevice(c *conn, _ *scratch, m *message) (result, error) {
 	if !c.deviceTold {
 		c.deviceTold = true
-		c.s.device.log(c.s.cfg.Now(), func(n int) {
+		c.s.setup.log(c.s.cfg.Now(), func(n int) {
 			c.log.Error("a worker asks for device IPC, which this server does not have: nothing will be cached for it; "+
 				"set lmcache.mp.mp_transfer_mode=engine_driven", "op", m.row.name, "not_logged", n)
 		})
@@ -89,21 +88,21 @@ func serveRegister(c *conn, _ *scratch, m *message) (result, error) {
 
 // register makes an instance known, or says why not.
 func (s *Server) register(c *conn, reg *lmcache.Registration) lmcache.RegistrationReply {
-	p := c.process()
+	p, now := c.process(), s.cfg.Now()
 	sh, err := s.shapeFor(reg)
 	var verdicts []verdict
 	var differs bool
-	s.mu.Lock()
-	if err != nil {
-		verdicts = s.registry.refuse(reg.Instance, p)
-	} else {
+	s.with(func(r *registry) {
+		if err != nil {
+			verdicts = r.refuse(reg.Instance, p)
+			return
+		}
 		s.pings.forget(reg.Instance)
-		verdicts, differs, err = s.registry.register(reg.Instance, sh, c.id, p, s.cfg.Now())
-	}
-	s.mu.Unlock()
+		verdicts, differs, err = r.register(reg.Instance, sh, c.id, p, now)
+	})
 	s.carryOut(verdicts)
 	if err != nil {
-		s.say.log(s.cfg.Now(), func(n int) {
+		s.setup.log(s.cfg.Now(), func(n int) {
 			c.log.Error("registration refused, nothing will be cached for this worker",
 				"instance", reg.Instance, "model", reg.Model, "reason", err, "not_logged", n)
 		})
@@ -157,10 +156,9 @@ func serveUnregister(c *conn, _ *scratch, m *message) (result, error) {
 	if err != nil {
 		return nothing, err
 	}
-	s, p := c.s, c.process()
-	s.mu.Lock()
-	verdicts := s.registry.unregister(id, p)
-	s.mu.Unlock()
-	s.carryOut(verdicts)
+	p := c.process()
+	var verdicts []verdict
+	c.s.with(func(r *registry) { verdicts = r.unregister(id, p) })
+	c.s.carryOut(verdicts)
 	return nothing, nil
 }

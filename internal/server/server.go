@@ -72,8 +72,8 @@ type Server struct {
 
 	stats     opStats
 	say       limiter // of most log lines that clients can cause
-	full      limiter
-	device    limiter
+	setup     limiter // of those that tell why a worker gets no cache
+	full      limiter // of those that tell that memory is short
 	malformed atomic.Uint64
 	panics    atomic.Uint64
 }
@@ -216,9 +216,11 @@ func reapEvery(timeout, grace time.Duration) time.Duration {
 }
 
 func (s *Server) reap(now time.Time) {
-	s.mu.Lock()
-	verdicts, ids := s.registry.reap(now, s.cfg.ReapTimeout, s.cfg.RegistrationGrace)
-	s.mu.Unlock()
+	var verdicts []verdict
+	var ids []uint64
+	s.with(func(r *registry) {
+		verdicts, ids = r.reap(now, s.cfg.ReapTimeout, s.cfg.RegistrationGrace)
+	})
 	for _, id := range ids {
 		s.cfg.Log.Warn("worker has been silent for too long and is forgotten", "instance", id)
 	}
@@ -276,22 +278,33 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 }
 
+// with runs f on the registry. A panic in it must not leave the lock behind.
+func (s *Server) with(f func(r *registry)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.registry)
+}
+
 // digests returns the hash chain of the request's tokens up to end.
 func (s *Server) digests(request string, tokens []uint32, end int) []kv.Digest {
-	s.sessionMu.Lock()
-	e := s.sessions.get(request)
-	s.sessionMu.Unlock()
+	e := s.session(request)
 	d, bytes := e.digests(tokens, end)
 	s.sessionMu.Lock()
+	defer s.sessionMu.Unlock()
 	s.sessions.counted(e, bytes)
-	s.sessionMu.Unlock()
 	return d
 }
 
-func (s *Server) setPickles(id uint64, pickles bool) {
-	s.mu.Lock()
-	s.registry.setPickles(id, pickles)
-	s.mu.Unlock()
+func (s *Server) session(request string) *session {
+	s.sessionMu.Lock()
+	defer s.sessionMu.Unlock()
+	return s.sessions.get(request)
+}
+
+func (s *Server) endSession(request string) {
+	s.sessionMu.Lock()
+	defer s.sessionMu.Unlock()
+	s.sessions.end(request)
 }
 
 // greeting is the answer to hello.

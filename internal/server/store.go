@@ -20,10 +20,10 @@ func (c *conn) transferOf(x *scratch, m *message) (worker, cache.Range, error) {
 	if err != nil {
 		return worker{}, cache.Range{}, err
 	}
-	k, s, p := &x.key, c.s, c.process()
-	s.mu.Lock()
-	w, known := s.registry.use(id, c.id, p, s.cfg.Now())
-	s.mu.Unlock()
+	k, s, p, now := &x.key, c.s, c.process(), c.s.cfg.Now()
+	var w worker
+	var known bool
+	s.with(func(r *registry) { w, known = r.use(id, c.id, p, now) })
 	if !known {
 		return worker{}, cache.Range{}, fmt.Errorf("%w: instance %d is not registered", errRefused, id)
 	}
@@ -75,9 +75,9 @@ func servePrepareStore(c *conn, x *scratch, m *message) (result, error) {
 // prepare reserves memory for a worker's range.
 func (c *conn) prepare(w worker, rank int, r cache.Range) ([]cache.Placed, error) {
 	s, id := c.s, storeOf(rank, r)
-	s.mu.Lock()
-	again, err := s.registry.preparing(w, id)
-	s.mu.Unlock()
+	var again bool
+	var err error
+	s.with(func(r *registry) { again, err = r.preparing(w, id) })
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +89,9 @@ func (c *conn) prepare(w worker, rank int, r cache.Range) ([]cache.Placed, error
 }
 
 // closing removes an open store and says for which holder it was prepared.
-func (s *Server) closing(w worker, id storeID) cache.Holder {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.registry.closing(w, id)
+func (s *Server) closing(w worker, id storeID) (h cache.Holder) {
+	s.with(func(r *registry) { h = r.closing(w, id) })
+	return h
 }
 
 // full logs that memory is short and makes it an ordinary refusal.
@@ -132,7 +131,7 @@ func serveCommitStore(c *conn, x *scratch, m *message) (result, error) {
 	rank := x.key.Worker
 	done := c.s.shared() && c.s.cfg.Cache.Commit(c.s.closing(w, storeOf(rank, r)), rank, r)
 	if done && w.pickles {
-		c.s.setPickles(w.id, false)
+		c.s.with(func(r *registry) { r.setPickles(w.id, false) })
 	}
 	return m.bool(done), nil
 }
@@ -176,7 +175,8 @@ func receiveStore(c *conn, x *scratch, m *message, data io.Reader, size int64) (
 	}
 	read = true
 	if c.s.shared() && !w.pickles {
-		c.s.setPickles(w.id, true) // it could not map the pool
+		// It could not map the pool.
+		c.s.with(func(r *registry) { r.setPickles(w.id, true) })
 	}
 	return func(_ *conn, _ *scratch, m *message) (result, error) {
 		// Nothing placed: all was there already.
