@@ -156,6 +156,25 @@ func TestBombs(t *testing.T) {
 	}
 }
 
+// TestMemosAreSeparate refers from one pickle of a storage to a name in another.
+func TestMemosAreSeparate(t *testing.T) {
+	layouts := []kv.ChunkLayout{{Shape: []int{2, 2}, DType: kv.Float16}}
+	good := bytes.Join(TensorSegments(layouts, [][]byte{pattern(8, 0)}), nil)
+	const short, named, cpu = "X\x05\x00\x00\x00short", "X\x03\x00\x00\x00cpuq\x00", "X\x03\x00\x00\x00cpuK"
+	// Both keep the length of the storage: the first alone is right.
+	put := bytes.Replace(good, []byte(short), []byte(named), 1)
+	if len(put) != len(good) {
+		t.Fatal("the lengths differ")
+	}
+	if _, err := read(bytes.NewReader(put), len(put), layouts); err != nil {
+		t.Fatal(err)
+	}
+	get := bytes.Replace(put, []byte(cpu), []byte("h\x00K"), 1)
+	at := bytes.IndexByte(get, opBinBytes)
+	get[at+1] -= 6
+	rejected(t, get, layouts)
+}
+
 // TestMemoIsFixed fills the memo of one pickle with more names than it has room for.
 func TestMemoIsFixed(t *testing.T) {
 	var inner []byte

@@ -40,6 +40,7 @@ func TestChunkLayouts(t *testing.T) {
 		{"one plane as int", plainReg.with("use_mla", 1), []kv.ChunkLayout{bf16(3, 64, 16)}},
 		{"physical slots", plainReg.with("num_physical_slots", 80), []kv.ChunkLayout{bf16(2, 3, 80, 16)}},
 		{"one plain group", plainReg.with("engine_group_infos", []any{group(0, -1, 0, 1, 2)}), []kv.ChunkLayout{bf16(2, 3, 64, 16)}},
+		{"one group of fewer layers", plainReg.with("engine_group_infos", []any{group(0, -1, 0)}), []kv.ChunkLayout{bf16(2, 3, 64, 16)}},
 		{"one kernel group", plainReg.with("kernel_groups", []any{kernel}), []kv.ChunkLayout{bf16(2, 3, 64, 16)}},
 		{"two groups", plainReg.with("engine_group_infos", two), []kv.ChunkLayout{bf16(2, 2, 64, 16), bf16(2, 1, 64, 16)}},
 		{"two groups with hidden sizes", plainReg.with("engine_group_infos", two).with("group_hidden_dim_sizes", []any{16, 8}),

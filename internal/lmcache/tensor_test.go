@@ -176,6 +176,13 @@ func TestEveryDTypeWrittenAndRead(t *testing.T) {
 	if err != nil || !slices.EqualFunc(got, raw, bytes.Equal) {
 		t.Errorf("read back: %v", err)
 	}
+	for version := range 256 {
+		data[1] = byte(version)
+		if _, err := DecodeTensors(data, 100); (err == nil) != (version >= 3 && version <= 5) {
+			t.Errorf("protocol %d: %v", version, err)
+		}
+	}
+	data[1] = 4
 	if _, err := DecodeTensors(append(data, opStop), 100); !errors.Is(err, ErrMalformed) {
 		t.Errorf("with a byte behind it: %v", err)
 	}
