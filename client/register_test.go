@@ -67,6 +67,26 @@ func TestRefusedRegistration(t *testing.T) {
 	}
 }
 
+func TestOneWorkerOfAModelOnAConnection(t *testing.T) {
+	p := newWorkerPeer(t)
+	w := p.worker(t, Options{})
+	second := registration()
+	second.Instance++
+	if _, err := w.client.Register(testContext(t), second); err == nil {
+		t.Error("a second worker was registered")
+	}
+	second.Model = "other"
+	if _, err := w.client.Register(testContext(t), second); err != nil {
+		t.Errorf("a worker of another model: %v", err)
+	}
+	if err := w.Unregister(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.client.Register(testContext(t), registration()); err != nil {
+		t.Errorf("after the first was unregistered: %v", err)
+	}
+}
+
 // After a false PING and after a reconnect the worker registers again, and maps the pool
 // that the server names then.
 func TestRegistersAgainInAnotherServerLife(t *testing.T) {

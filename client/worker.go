@@ -45,26 +45,36 @@ type registered struct {
 // and falls back to copying if that fails. A registration that Holdfast cannot serve is
 // refused here already.
 //
-// One connection carries one worker of a model: a server takes a second registration under
-// another instance id for a restart of the engine, and gives the first one's memory away.
+// One connection carries one worker of a model, and a second one is refused: a server takes
+// it for a restart of the engine, and gives the memory of the first away.
 func (c *Client) Register(ctx context.Context, r Registration) (*Worker, error) {
 	w := &Worker{client: c, reg: r}
+	if err := c.admit(w); err != nil {
+		return nil, err
+	}
 	if _, err := w.enter(ctx); err != nil {
 		w.retire()
 		return nil, err
 	}
 	w.leave()
-	c.mu.Lock()
-	closed := c.closed
-	if !closed {
-		c.workers[w] = struct{}{}
-	}
-	c.mu.Unlock()
-	if closed {
-		w.retire()
-		return nil, ErrClosed
-	}
 	return w, nil
+}
+
+// admit makes w one of the client's workers, so that Close ends it.
+func (c *Client) admit(w *Worker) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	for other := range c.workers {
+		if other.reg.Model == w.reg.Model {
+			return fmt.Errorf("this connection has worker %d of model %q already: dial another for worker %d",
+				other.reg.Instance, w.reg.Model, w.reg.Instance)
+		}
+	}
+	c.workers[w] = struct{}{}
+	return nil
 }
 
 // SHM reports whether bytes travel through shared memory.
