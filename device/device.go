@@ -1,12 +1,3 @@
-// Package device is what KV offload needs of an accelerator: streams, events, memory, and
-// the copies that move KV. A driver (device/host here, CUDA or HIP behind the same
-// interfaces) implements it.
-//
-// Everything enqueued on a stream runs in order on that stream, later than the call that
-// enqueued it; streams run concurrently. Only an event orders one stream after another. A
-// copy reads its source when it runs, not when it is enqueued. An error of enqueued work is
-// sticky: it surfaces at some later call on any object of the device, and at every call
-// after that.
 package device
 
 import (
@@ -19,8 +10,15 @@ var (
 	ErrDevice = errors.New("device error")
 	// ErrClosed is wrapped by calls on closed objects.
 	ErrClosed = errors.New("device object is closed")
-	// ErrSpan is wrapped when a copy's arguments do not fit: out of bounds, unequal sizes, block out of range or given twice.
+	// ErrSpan is wrapped when a copy's arguments do not fit: out of bounds, unequal sizes,
+	// overlapping, block out of range or given twice.
 	ErrSpan = errors.New("bad span")
+	// ErrNotRecorded is wrapped by calls on an event that was never recorded.
+	ErrNotRecorded = errors.New("event was never recorded")
+	// ErrForeign is wrapped by calls with a memory or an event of another device.
+	ErrForeign = errors.New("object of another device")
+	// ErrNoMemory is wrapped by an Alloc for which the device has no room.
+	ErrNoMemory = errors.New("device has no room")
 )
 
 // Device is one accelerator. Its methods are safe for concurrent use.
@@ -28,10 +26,11 @@ type Device interface {
 	Name() string
 	NewStream(name string) (Stream, error)
 	NewEvent() (Event, error)
-	// Alloc takes device memory; owner names the part of the program that holds it.
+	// Alloc takes device memory of bytes > 0; owner names the part of the program that holds
+	// it. What the memory holds at first is undefined.
 	Alloc(owner string, bytes int64) (Memory, error)
 	// Register makes host memory known to the device for copies. The caller keeps it alive and mapped until
-	// Free; Free does not free the bytes.
+	// Free; Free does not free the bytes. Ranges may overlap ranges registered earlier.
 	Register(owner string, host []byte) (Memory, error)
 	// Err returns the sticky error, nil while the device is sound.
 	Err() error
@@ -40,7 +39,7 @@ type Device interface {
 }
 
 // Memory is one allocation. Free returns it; the caller guarantees that no enqueued work
-// touches it any more.
+// touches it any more. Memories are compared with ==, so they are pointers.
 type Memory interface {
 	Owner() string
 	Bytes() int64
@@ -63,7 +62,8 @@ type Segment struct {
 	Blocks     int
 }
 
-// Stream is an ordered queue of device work. Enqueuing never waits for the device.
+// Stream is an ordered queue of device work. Enqueuing never waits for the device. Its
+// methods are safe for concurrent use; the order of concurrent calls is undefined.
 type Stream interface {
 	Name() string
 	// Record makes the event stand for everything enqueued on this stream so far.
@@ -80,16 +80,19 @@ type Stream interface {
 	Scatter(dst []Segment, blocks []int, src Span) error
 	// Query reports whether everything enqueued has completed.
 	Query() (bool, error)
-	// Synchronize waits until it has, or ctx ends.
+	// Synchronize waits until everything enqueued before the call has completed, or ctx ends.
 	Synchronize(ctx context.Context) error
 	// Close waits for nothing: what is enqueued still runs.
 	Close() error
 }
 
-// Event marks a point in a stream. It may be recorded again.
+// Event marks a point in a stream. It may be recorded again. Its methods are safe for
+// concurrent use.
 type Event interface {
 	// Query reports whether the latest record has completed; an event that was never recorded is an error.
 	Query() (bool, error)
+	// Synchronize waits until the record that was the latest at the call has completed, or ctx ends.
 	Synchronize(ctx context.Context) error
+	// Close waits for nothing: a Wait enqueued earlier keeps the record it saw.
 	Close() error
 }
