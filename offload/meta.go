@@ -11,16 +11,15 @@ import (
 type Meta struct {
 	Saves []SaveSpec
 	Loads []LoadSpec
-	// Unpin lists requests whose lookup pin may go without a load.
-	Unpin []string
-	// End lists requests whose session with the store is over.
-	End []string
 }
 
 // Empty reports whether there is nothing to dispatch.
 func (m *Meta) Empty() bool {
-	return m == nil || len(m.Saves)+len(m.Loads)+len(m.Unpin)+len(m.End) == 0
+	return m == nil || len(m.Saves)+len(m.Loads) == 0
 }
+
+// NoBlock stands in a SaveSpec's table for a block below From that is not known any more.
+const NoBlock = -1
 
 // SaveSpec is one save operation: the KV of tokens [From, To) of a prompt.
 type SaveSpec struct {
@@ -29,7 +28,7 @@ type SaveSpec struct {
 	Salt   string
 	From   int   // multiple of the chunk size
 	To     int   // multiple of the chunk size
-	Blocks []int // block table from token 0, one entry per block up to To
+	Blocks []int // block table from token 0, one entry per block up to To; below From perhaps NoBlock
 }
 
 // LoadSpec is one load operation: the KV of tokens [From, To) into the request's blocks.
@@ -39,7 +38,7 @@ type LoadSpec struct {
 	Salt   string
 	From   int // the HBM frontier: nothing below is written
 	To     int
-	Blocks []int // block table from token 0
+	Blocks []int // block table from token 0, one entry per block up to To
 }
 
 // Range is a range of tokens.
