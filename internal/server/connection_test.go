@@ -61,6 +61,49 @@ func TestTransfersOfOneConnectionAreOrdered(t *testing.T) {
 	}
 }
 
+// TestOrderBehindASlowTransfer: what must not overtake transfers waits for them: the end
+// of the instance, and a store whose data is read by another goroutine.
+func TestOrderBehindASlowTransfer(t *testing.T) {
+	h := open(t, plan{verify: cache.VerifyAlways, size: 128 << 20})
+	p := h.dial(t, h.unix)
+	p.register(model(7))
+	commit := func(k lmcache.Key, data []byte) []byte {
+		return p.ask(num(uint64(lmcache.OpCommitStore)), k.Append(nil), num(7), data)
+	}
+	results := func(n int) map[string]string {
+		out := map[string]string{}
+		for range n {
+			m := p.recv()
+			out[string(m[0])] = string(bytes.Join(m[2:], nil))
+		}
+		return out
+	}
+	a, slow := keyOf("a", 1, 0, 10, 0), keyOf("s", 2, 0, 2000, 0)
+	p.prepareStore(slow, 7)
+	p.prepareStore(a, 7)
+	first := commit(slow, emptyBin)
+	second := commit(a, emptyBin)
+	third := commit(a, pickledRange(t, model(7), a))
+	got := results(3)
+	for i, uid := range [][]byte{first, second, third} {
+		if got[string(uid)] != string(yes) {
+			t.Errorf("commit %d before data: %x", i, got[string(uid)])
+		}
+	}
+	a, slow = keyOf("a", 3, 0, 10, 0), keyOf("s", 4, 0, 2000, 0)
+	p.prepareStore(slow, 7)
+	p.prepareStore(a, 7)
+	first = commit(slow, emptyBin)
+	second = commit(a, emptyBin)
+	p.ask(num(uint64(lmcache.OpUnregisterEngineDriven)), num(7))
+	got = results(3)
+	for i, uid := range [][]byte{first, second} {
+		if got[string(uid)] != string(yes) {
+			t.Errorf("commit %d before the end of the instance: %x", i, got[string(uid)])
+		}
+	}
+}
+
 func keyBytes(k lmcache.Key) []byte { return k.Append(nil) }
 
 // TestPingWhileAStoreStalls: a store that stops in the middle of its data holds up its own

@@ -93,6 +93,30 @@ func TestUnknownProcessDisconnects(t *testing.T) {
 			t.Fatalf("instances %+v", in)
 		}
 	})
+	t.Run("late release of a read", func(t *testing.T) {
+		p := h.dial(t, h.unix)
+		p.register(model(7))
+		h.store(p, key, 7)
+		p.lookup("r", 1, 4)
+		read := key
+		read.Request = "r"
+		if !p.prepareRetrieve(read, 7).Success {
+			t.Fatal("no read")
+		}
+		p.z.Close()
+		eventually(t, "the disconnect", func() bool { return !connected(h, 7) })
+		if n := h.cache.Stats().Reading; n == 0 {
+			t.Fatal("a disconnect ended a read")
+		}
+		q := h.dial(t, h.unix)
+		if !q.commitRetrieve(read, 7) {
+			t.Fatal("the release was false")
+		}
+		if n := h.cache.Stats().Reading; n != 0 {
+			t.Fatalf("%d reads after the release", n)
+		}
+		q.void(lmcache.OpUnregisterEngineDriven, num(7))
+	})
 	t.Run("scheduler", func(t *testing.T) {
 		p := h.dial(t, h.unix)
 		p.register(model(7))
@@ -147,6 +171,10 @@ func TestReaper(t *testing.T) {
 	if n := len(p.prepareStore(keyOf("s", 3, 0, 1, 0), 1).Slots); n != 0 {
 		t.Fatalf("%d slots for a lost worker", n)
 	}
+	data := keyOf("s", 4, 0, 1, 0)
+	if p.commitStore(data, 1, pickledRange(t, pinged, data)) {
+		t.Fatal("a lost worker stored by pickle")
+	}
 	if p.commitStore(key, 1, emptyBin) {
 		t.Fatal("a late commit was true")
 	}
@@ -177,4 +205,13 @@ func TestReaperOff(t *testing.T) {
 	if n := len(h.Status().Instances); n != 1 {
 		t.Fatalf("%d instances", n)
 	}
+}
+
+func connected(h *house, instance uint64) bool {
+	for _, in := range h.Status().Instances {
+		if in.Instance == instance {
+			return in.Connected
+		}
+	}
+	return false
 }

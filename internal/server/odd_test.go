@@ -8,6 +8,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
+	"github.com/holdfast-kv/holdfast/internal/server"
 )
 
 // noValue is a reply of two frames.
@@ -26,6 +27,8 @@ func TestSafeReplies(t *testing.T) {
 	uneven.End--
 	masked := key
 	masked.Mask = [][]bool{{true, false, true}}
+	twoGroups := key
+	twoGroups.Mask = [][]bool{{true, false}, {false, false}}
 	otherModel := key
 	otherModel.Model = "other"
 	beyond := key
@@ -75,6 +78,7 @@ func TestSafeReplies(t *testing.T) {
 		{"prepare retrieve with junk", op(18), [][]byte{junk, junk}, miss},
 		{"prepare retrieve, other model", op(18), [][]byte{otherModel.Append(nil), num(7)}, miss},
 		{"commit retrieve after a miss", op(19), [][]byte{worker, num(7)}, yes},
+		{"commit retrieve with too much", op(19), [][]byte{worker, num(7), num(7)}, no},
 		{"commit retrieve, unknown instance", op(19), [][]byte{worker, num(99)}, no},
 		{"clear", op(20), nil, noValue},
 		{"clear with force", op(20), [][]byte{yes}, noValue},
@@ -120,6 +124,7 @@ func TestSafeReplies(t *testing.T) {
 			ask{"prepare store without payload", op(16), nil, store},
 			ask{"prepare store, uneven range", op(16), [][]byte{uneven.Append(nil), num(7)}, store},
 			ask{"prepare store, mask of another length", op(16), [][]byte{masked.Append(nil), num(7)}, store},
+			ask{"prepare store, mask of two groups", op(16), [][]byte{twoGroups.Append(nil), num(7)}, store},
 			ask{"prepare store, other model", op(16), [][]byte{otherModel.Append(nil), num(7)}, store},
 			ask{"prepare store, rank beyond the world", op(16), [][]byte{beyond.Append(nil), num(7)}, store},
 			ask{"prepare store by a scheduler", op(16), [][]byte{all.Append(nil), num(7)}, store},
@@ -208,6 +213,19 @@ func TestOversizedFrames(t *testing.T) {
 		t.Error("the connection goes on after a message of too many frames")
 	}
 	h.dial(t, h.unix).want(num(chunk), lmcache.OpGetChunkSize)
+}
+
+// TestRequestLimit: the limit on a request's frames is the configured one.
+func TestRequestLimit(t *testing.T) {
+	h := open(t, plan{config: func(c *server.Config) { c.MaxRequest = 4096 }})
+	p := h.dial(t, h.unix)
+	p.register(model(7))
+	if n := len(p.prepareStore(keyOf("s", 1, 0, 4, 0), 7).Slots); n != 4 {
+		t.Fatalf("%d slots under the limit", n)
+	}
+	if n := len(p.prepareStore(keyOf("s", 1, 0, 40, 0), 7).Slots); n != 0 {
+		t.Fatalf("%d slots above the limit", n)
+	}
 }
 
 func TestHello(t *testing.T) {

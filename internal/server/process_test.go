@@ -41,6 +41,14 @@ func clientProcess(role string) {
 		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
 		key.Request = "r"
 		call(lmcache.OpPrepareRetrieve, key.Append(nil), num(7))
+	case "stranger": // names an instance of another process
+		call(lmcache.OpUnregisterEngineDriven, num(7))
+		call(lmcache.OpCommitStore, key.Append(nil), num(7), emptyBin)
+		bad := r
+		bad.DType = "float3"
+		call(lmcache.OpRegisterEngineDriven, bad.Append(nil))
+	case "twin": // registers under the id of another process
+		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
 	case "scheduler": // with a lease
 		key.Worker = -1
 		key.Request = "q"
@@ -185,4 +193,33 @@ func TestSchedulerProcess(t *testing.T) {
 		c.kill()
 		eventually(t, "the release of the lease", func() bool { return h.cache.Stats().Leases == 0 })
 	})
+}
+
+// TestStrangers: a process can neither end nor commit what another one has open, even
+// under its id.
+func TestStrangers(t *testing.T) {
+	h := open(t, plan{})
+	p := h.dial(t, h.unix)
+	p.register(model(7))
+	key := keyOf("s", 1, 0, 4, 0)
+	p.prepareStore(key, 7)
+	h.child(t, "stranger", h.unix)
+	st := h.cache.Stats()
+	if st.Reservations != 1 || st.Arena.ReservedSlots != 4 || len(h.Status().Instances) != 1 {
+		t.Fatalf("after a stranger's words: %+v", st)
+	}
+	// One that registers under the id is another life. The first one's memory waits for the
+	// first one's end, which is the end of this test.
+	twin := h.child(t, "twin", h.unix)
+	if in := h.Status().Instances; len(in) != 1 || in[0].PID != twin.cmd.Process.Pid {
+		t.Fatalf("instances %+v", in)
+	}
+	if p.commitStore(key, 7, emptyBin) {
+		t.Fatal("a commit under an id that is another's now")
+	}
+	twin.kill()
+	eventually(t, "the end of the twin", func() bool { return len(h.Status().Instances) == 0 })
+	if st := h.cache.Stats(); st.Arena.ReservedSlots != 4 {
+		t.Fatalf("the first process's slots were freed by another's end: %+v", st)
+	}
 }

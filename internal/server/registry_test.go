@@ -140,7 +140,7 @@ func TestRegistry(t *testing.T) {
 				before, opened := r.byID[i].stores[store]
 				if rapid.Bool().Draw(t, "prepare") {
 					again, err := r.preparing(w, store)
-					if (err != nil) != (opened && before != w.holder) || again != opened {
+					if owed := opened && before != w.holder; (err != nil) != owed || again != (opened && !owed) {
 						t.Fatalf("prepare of a store of holder %d by %d: again %v, %v", before, w.holder, again, err)
 					}
 				} else if h := r.closing(w, store); opened && h != before || !opened && h != w.holder {
