@@ -29,6 +29,20 @@ const (
 	ServeReserved
 	// LateCommitSettles lets a commit that arrives after its abort publish.
 	LateCommitSettles
+	// RetryRetired retries a failed save of a request that is over.
+	RetryRetired
+	// WatermarkFromScheduled reads the save frontier from the scheduled tokens.
+	WatermarkFromScheduled
+	// LeaseWithoutQuorum ends a lease on the first rank's report.
+	LeaseWithoutQuorum
+	// PinNeverReleased keeps lookup pins that became no load.
+	PinNeverReleased
+	// LoadBelowFrontier loads from token 0 on.
+	LoadBelowFrontier
+	// FreeOnDeadline ends leases when the deadline fires.
+	FreeOnDeadline
+	// StaleCompletionAccepted takes a report of another generation for the active operation.
+	StaleCompletionAccepted
 	// Switches is the number of switches.
 	Switches
 )
@@ -36,6 +50,8 @@ const (
 var names = [Switches]string{
 	"publish-on-abandon", "reuse-without-quarantine", "lease-by-clock", "salt-out-of-key",
 	"answer-twice", "skip-verify", "evict-leased", "serve-reserved", "late-commit-settles",
+	"retry-retired", "watermark-from-scheduled", "lease-without-quorum", "pin-never-released",
+	"load-below-frontier", "free-on-deadline", "stale-completion-accepted",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.
