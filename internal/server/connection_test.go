@@ -230,7 +230,7 @@ func TestDrain(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("shut down with a read open: %v", err)
-	default:
+	case <-time.After(30 * time.Millisecond): // it looks every few
 	}
 	p.commitRetrieve(reading, 7)
 	if err := <-done; err != nil {
