@@ -122,6 +122,61 @@ func BenchmarkRead391(b *testing.B) {
 	}
 }
 
+// BenchmarkStoreLoad1MiB stores and loads chunks of 1 MiB with one copy each way, and reports
+// the rate as a share of copying the same bytes between the same two places alone.
+func BenchmarkStoreLoad1MiB(b *testing.B) {
+	for mode, name := range map[VerifyMode]string{VerifyOff: "off", VerifySampled: "sampled", VerifyAlways: "always"} {
+		b.Run(name, func(b *testing.B) {
+			const chunk, chunks = 1 << 20, 32
+			c, ns := benchCache(b, 8*chunks*chunk, mode)
+			w := c.NewHolder("bench")
+			engine := make([]byte, chunks*chunk)
+			fillBench(engine)
+			mem := c.core.mem
+			fillBench(mem)
+			var copying, whole time.Duration
+			seed := uint32(0)
+			for b.Loop() {
+				seed++
+				r := Range{NS: ns, Chain: benchChain(seed, chunks), Groups: 1}
+				start := time.Now()
+				placed, err := c.Prepare(w, 0, r, []int64{chunk})
+				if err != nil {
+					b.Fatal(err)
+				}
+				for i, p := range placed {
+					copy(p.Mem, engine[i*chunk:])
+				}
+				c.Commit(w, 0, r)
+				c.Lookup(Lookup{Range: r, Request: "q", Owner: w, World: 1, Readers: 1})
+				placed, _ = c.BeginRead(w, "q", 0, r)
+				for i, p := range placed {
+					copy(engine[i*chunk:], p.Mem)
+				}
+				c.EndRead(w, "q", 0, r)
+				c.EndSession("q")
+				whole += time.Since(start)
+
+				start = time.Now()
+				for i, p := range placed {
+					copy(p.Mem, engine[i*chunk:])
+				}
+				for i, p := range placed {
+					copy(engine[i*chunk:], p.Mem)
+				}
+				copying += time.Since(start)
+			}
+			b.ReportMetric(copying.Seconds()/whole.Seconds(), "of-memcpy")
+		})
+	}
+}
+
+func fillBench(b []byte) {
+	for i := range b {
+		b[i] = byte(i >> 4)
+	}
+}
+
 // BenchmarkIndexBytesPerChunk reports the memory that one million chunks cost beside the
 // pool: keys, object records, eviction order, and the arena's slots. "prompts" are chains
 // of 391 chunks, "singles" the worst case, in which every chunk is evictable.

@@ -126,6 +126,22 @@ func TestMismatchFoundTwice(t *testing.T) {
 	r.want("objects", r.Stats().Objects, 1)
 }
 
+// What another reader finds wrong is a miss for everybody who has not been given it yet, also
+// for one whose own comparison was good.
+func TestMismatchFoundByAnother(t *testing.T) {
+	r := newRig(t, verify(VerifyAlways))
+	w, a, b := r.NewHolder("w"), r.NewHolder("a"), r.NewHolder("b")
+	rg := r.rng("ab", 0)
+	r.store(w, 0, rg)
+	r.Lookup(Lookup{Range: rg, Request: "q", Owner: w, World: 1, Readers: 2})
+	ra, _, checks, _ := r.beginRead(a, "q", 0, rg)
+	good := compare(checks)
+	r.corrupt(rg, 0, 0, 1)
+	r.want("b", r.read(b, "q", 0, rg), false)
+	r.want("a", r.finishRead(ra, good), false)
+	r.want("reading", r.Stats().Reading, 0)
+}
+
 // A read that ends while its checksums are compared is not handed out, and the memory is
 // not reused under the comparison.
 func TestReadEndsWhileItIsVerified(t *testing.T) {

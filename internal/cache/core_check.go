@@ -198,26 +198,11 @@ func (c *core) lookups() map[*lookup]bool {
 
 // checkLeases recounts shares, readings and pins.
 func (c *core) checkLeases() error {
-	type place struct {
-		l   *lookup
-		pos int
+	reading, err := c.countReadings()
+	if err != nil {
+		return err
 	}
-	reading, pins, checks := make(map[place]int), make(map[ref]int), make(map[ref]int)
-	reads := 0
-	for h, hs := range c.holders {
-		reads += len(hs.reads)
-		for id, rd := range hs.reads {
-			if rd.id != id || rd.reader != h || rd.ended {
-				return fmt.Errorf("read %+v is filed under holder %d, %+v", rd.id, h, id)
-			}
-			for _, pos := range rd.at {
-				reading[place{rd.lookup, pos}]++
-			}
-		}
-	}
-	if reads != c.nreads {
-		return fmt.Errorf("%d reads, counted %d", reads, c.nreads)
-	}
+	pins, checks := make(map[ref]int), make(map[ref]int)
 	for rd := range c.checking {
 		for _, r := range rd.checks {
 			pins[r]++
@@ -226,31 +211,14 @@ func (c *core) checkLeases() error {
 	}
 	spent, holds := 0, 0
 	for l := range c.lookups() {
-		shares := 0
-		for pos, h := range l.holds {
-			shares += int(h.left)
-			if int(h.reading) != reading[place{l, pos}] {
-				return fmt.Errorf("request %q: hold %d has %d readers, counted %d", l.request, pos, reading[place{l, pos}], h.reading)
-			}
-			if h.left > 0 || h.reading > 0 {
-				pins[h.ref]++
-				if c.objs.at(h.ref).gen != h.gen {
-					return fmt.Errorf("request %q: object %d was dropped while it was held", l.request, h.ref)
-				}
-			}
+		if err := c.checkLease(l, reading[l], pins); err != nil {
+			return fmt.Errorf("request %q: %w", l.request, err)
 		}
-		if shares != l.shares || (l.shares == 0) != (l.spent != nil) {
-			return fmt.Errorf("request %q: %d shares, counted %d, spent %t", l.request, shares, l.shares, l.spent != nil)
-		}
-		if c.requests[l.request] != l {
-			if shares > 0 {
-				return fmt.Errorf("request %q has ended and still holds %d shares", l.request, shares)
+		if c.requests[l.request] == l {
+			holds += len(l.holds)
+			if l.spent != nil {
+				spent++
 			}
-			continue
-		}
-		holds += len(l.holds)
-		if l.spent != nil {
-			spent++
 		}
 	}
 	if spent != c.spent.Len() || holds != c.nholds {
@@ -262,6 +230,58 @@ func (c *core) checkLeases() error {
 		}
 		return nil
 	})
+}
+
+// countReadings counts the open reads of every hold.
+func (c *core) countReadings() (map[*lookup]map[int]int, error) {
+	reading := make(map[*lookup]map[int]int)
+	reads := 0
+	for h, hs := range c.holders {
+		reads += len(hs.reads)
+		for id, rd := range hs.reads {
+			if rd.id != id || rd.reader != h || rd.ended {
+				return nil, fmt.Errorf("read %+v is filed under holder %d, %+v", rd.id, h, id)
+			}
+			if reading[rd.lookup] == nil {
+				reading[rd.lookup] = make(map[int]int)
+			}
+			for _, pos := range rd.at {
+				reading[rd.lookup][pos]++
+			}
+		}
+	}
+	if reads != c.nreads {
+		return nil, fmt.Errorf("%d reads, counted %d", reads, c.nreads)
+	}
+	return reading, nil
+}
+
+// checkLease verifies one lookup, and adds its pins.
+func (c *core) checkLease(l *lookup, reading map[int]int, pins map[ref]int) error {
+	if len(l.holds) != l.count*l.groups*l.world {
+		return fmt.Errorf("%d holds for %d chunks, %d groups, %d ranks", len(l.holds), l.count, l.groups, l.world)
+	}
+	shares := 0
+	for pos, h := range l.holds {
+		shares += int(h.left)
+		if int(h.reading) != reading[pos] {
+			return fmt.Errorf("hold %d has %d readers, counted %d", pos, reading[pos], h.reading)
+		}
+		if h.left == 0 && h.reading == 0 {
+			continue
+		}
+		pins[h.ref]++
+		if c.objs.at(h.ref).gen != h.gen {
+			return fmt.Errorf("object %d was dropped while it was held", h.ref)
+		}
+	}
+	switch {
+	case shares != l.shares || (l.shares == 0) != (l.spent != nil):
+		return fmt.Errorf("%d shares, counted %d, spent %t", shares, l.shares, l.spent != nil)
+	case shares > 0 && c.requests[l.request] != l:
+		return fmt.Errorf("it has ended and still holds %d shares", shares)
+	}
+	return nil
 }
 
 // checkOutstanding compares the ledger with what is open.

@@ -199,8 +199,8 @@ func (c *core) need(claims []claim) (bytes int64) {
 }
 
 // shelter pins everything that is settled of the prefix, from chunk 0 to the range's end:
-// to evict it for its own continuation would be useless. Links are followed where there
-// are some, and made where they are missing.
+// to evict it for its own continuation would be useless. It follows the links, which is
+// cheaper than the index, and asks the index where there is none.
 func (c *core) shelter(rank int, r Range) (pinned []ref) {
 	for g := range r.Groups {
 		key := objectKey{ns: r.NS, rank: uint16(rank), group: uint16(g)}
@@ -217,10 +217,6 @@ func (c *core) shelter(rank int, r Range) (pinned []ref) {
 			if o.state == settled {
 				c.pin(at, o)
 				pinned = append(pinned, at)
-			}
-			if o.parent == 0 && i > 0 {
-				key.digest = r.Chain[i-1]
-				c.adopt(at, c.find(key))
 			}
 			at = o.parent
 		}

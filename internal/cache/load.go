@@ -80,16 +80,19 @@ func (c *Cache) beginRead(h Holder, request string, rank int, r Range) (*read, [
 }
 
 func (c *Cache) finishRead(rd *read, bad []bool) bool {
-	c.mu.Lock()
-	wrong, ok := c.core.finishRead(rd, bad)
-	reader := c.core.describe(rd.reader)
-	c.mu.Unlock()
+	wrong, ok := c.endChecks(rd, bad)
 	for _, m := range wrong {
 		c.log.Error("checksum mismatch: the object is quarantined, its retrieve is a miss",
 			"chunk", m.key.digest, "namespace", m.key.ns, "rank", m.key.rank, "group", m.key.group,
-			"offset", m.offset, "writer", m.writer, "reader", reader, "request", rd.id.request)
+			"offset", m.offset, "writer", m.writer, "reader", c.describe(rd.reader), "request", rd.id.request)
 	}
 	return ok
+}
+
+func (c *Cache) endChecks(rd *read, bad []bool) (wrong []mismatch, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.finishRead(rd, bad)
 }
 
 // EndRead ends the read that BeginRead began; without one it does nothing.

@@ -183,8 +183,15 @@ func TestMissReleasesOnce(t *testing.T) {
 	}
 	r.want("a reads what it gave up", r.read(a, "q", 0, r.rng("abcd", 1)), false)
 	r.want("a reads the first chunk", r.read(a, "q", 0, r.rng("a", 0)), true)
-	r.want("b reads all", r.read(b, "q", 0, r.rng("abcd", 0)), true)
+	r.want("b reads other chunks in the same places", r.read(b, "q", 0, r.rng("abxy", 0)), false)
+	r.want("b has given up the same two chunks", r.read(b, "q", 0, r.rng("ab", 0)), false)
+	b = r.NewHolder("c")
+	r.want("c finds b's other shares", r.read(b, "q", 0, r.rng("abcd", 2)), true)
+	r.EndRead(b, "q", 0, r.rng("abcd", 2))
 	r.EndRead(a, "q", 0, r.rng("a", 0))
+	r.EndSession("q")
+	r.want("lookup", r.Lookup(Lookup{Range: r.rng("abcdef", 0), Request: "q", Owner: owner, World: 1, Readers: 1}), 4)
+	r.want("b reads all", r.read(b, "q", 0, r.rng("abcd", 0)), true)
 	r.EndRead(b, "q", 0, r.rng("abcd", 0))
 	r.want("leases", r.Stats().Leases, 0)
 	r.want("an unknown request", r.read(b, "x", 0, r.rng("abcd", 0)), false)
@@ -207,6 +214,8 @@ func TestMinimumOverRanksAndGroups(t *testing.T) {
 	r.want("two ranks", ask(2), 0)
 	r.store(w, 1, r.rng("abc", 0))
 	r.want("rank 1 has three", ask(2), 3)
+	r.Lookup(Lookup{Range: rg, Request: "q", Owner: owner, World: 2, Readers: 1})
+	r.want("beyond the answer nothing is held", r.Leases(1)[0].Objects, 3*2*2)
 	r.size = r.size[:1]
 	r.store(w, 1, r.rng("abcde", 0)) // group 0 alone
 	r.size = []int64{objectSize, 10}
@@ -322,13 +331,52 @@ func TestTailEvictedBeforeHead(t *testing.T) {
 		r.want("a", len(r.walk(a)), 32)
 		r.check()
 	}
-	// Not even the oldest head goes before its own tail, whoever touched what.
-	r.has(r.rng(prompt('b', 1), 0))
-	r.store(w, 0, r.rng(prompt('d', 40), 0))
-	for _, rg := range []Range{a, b} {
-		for i, chunk := range r.walk(rg) {
-			r.want("no hole", chunk, i)
-		}
+}
+
+// A head that nobody has touched for long still goes after a tail that somebody just used.
+func TestOldHeadOutlivesNewTail(t *testing.T) {
+	stores := map[string]func(*rig, Holder, Range){
+		"at once":    func(r *rig, w Holder, rg Range) { r.store(w, 0, rg) },
+		"head first": func(r *rig, w Holder, rg Range) { r.store(w, 0, head(rg, 10)); r.store(w, 0, tail(rg, 10)) },
+		"tail first, linked by a lookup": func(r *rig, w Holder, rg Range) {
+			r.store(w, 0, tail(rg, 10))
+			r.store(w, 0, head(rg, 10))
+			r.want("lookup", r.has(rg), 20)
+		},
+		"tail first, linked by a store": func(r *rig, w Holder, rg Range) {
+			r.store(w, 0, tail(rg, 10))
+			r.store(w, 0, head(rg, 10))
+			r.want("to store", len(r.prepare(w, 0, rg)), 0)
+		},
+	}
+	for name, store := range stores {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			w, rg := r.NewHolder("w"), r.rng(prompt('a', 20), 0)
+			store(r, w, rg)
+			r.want("tail alone", r.lookup(w, "q", tail(rg, 10)), 10)
+			r.EndSession("q") // now the tail is newer than the head
+			r.store(w, 0, r.rng(prompt('x', 49), 0))
+			r.want("left", fmt.Sprint(r.walk(rg)), "[0 1 2 3 4 5 6 7 8 9 10 11 12 13 14]")
+		})
+	}
+}
+
+func head(rg Range, n int) Range { rg.Chain = rg.Chain[:n]; return rg }
+
+func tail(rg Range, first int) Range { rg.First = first; return rg }
+
+// All groups of a chunk go together: a chunk that lacks one is worth nothing.
+func TestGroupsAreEvictedTogether(t *testing.T) {
+	r := newRig(t)
+	r.size = []int64{objectSize, objectSize, objectSize}
+	w, rg := r.NewHolder("w"), r.rng("abcdef", 0)
+	r.store(w, 0, rg)
+	for left := 5; left > 0; left-- {
+		r.size = []int64{objectSize}
+		r.store(w, 0, r.rng(prompt('x', 46+3*(6-left)), 0)) // three more than there is room for
+		r.size = make([]int64, 3)
+		r.want("whole chunks", r.has(rg), left)
 	}
 }
 

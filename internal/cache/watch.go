@@ -32,10 +32,7 @@ func (c *Cache) Lost(h Holder) {
 // Tick applies the limits: quarantines reservations past theirs, reports leases past
 // theirs. Call it about once a second.
 func (c *Cache) Tick() {
-	now := c.now()
-	c.mu.Lock()
-	ended, overdue := c.core.tick(now, c.limits)
-	c.mu.Unlock()
+	ended, overdue := c.tick(c.now())
 	for _, e := range ended {
 		c.log.Warn("reservation is past its limit: its objects are absent, its memory is quarantined until the writer commits, unregisters or exits",
 			"writer", e.writer, "rank", e.rank, "objects", e.objects, "age", e.age, "limit", c.limits.reserve)
@@ -46,6 +43,12 @@ func (c *Cache) Tick() {
 	}
 }
 
+func (c *Cache) tick(now time.Time) (ended []expired, overdue []LeaseRow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.tick(now, c.limits)
+}
+
 // clearPiece is how many objects Clear looks at under one hold of the lock.
 const clearPiece = 4096
 
@@ -54,13 +57,17 @@ func (c *Cache) Clear() (objects int, bytes int64) {
 	for next := ref(1); next != 0; {
 		var n int
 		var b int64
-		c.mu.Lock()
-		next, n, b = c.core.clear(next, clearPiece)
-		c.mu.Unlock()
+		next, n, b = c.clearPiece(next)
 		objects += n
 		bytes += b
 	}
 	return objects, bytes
+}
+
+func (c *Cache) clearPiece(from ref) (next ref, objects int, bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.clear(from, clearPiece)
 }
 
 // Check verifies every invariant of the cache and its arena.
