@@ -129,18 +129,25 @@ func (s *Stream) paged(k Kind, span device.Span, segments []device.Segment, bloc
 	})
 }
 
-// move copies between the blocks of planes and packed bytes.
+// move copies between the blocks of planes and packed bytes. Consecutive blocks go in one
+// piece, which matters for small blocks such as scales.
 func move(gather bool, packed []byte, planes []plane, blocks []int) {
 	for _, p := range planes {
 		pool := p.mem.bytes[p.off:]
-		for _, b := range blocks {
-			block := pool[int64(b)*p.block:][:p.block]
-			if gather {
-				copy(packed, block)
-			} else {
-				copy(block, packed)
+		for i := 0; i < len(blocks); {
+			first, n := blocks[i], 1
+			for i+n < len(blocks) && blocks[i+n] == first+n {
+				n++
 			}
-			packed = packed[p.block:]
+			i += n
+			bytes := int64(n) * p.block
+			piece := pool[int64(first)*p.block:][:bytes]
+			if gather {
+				copy(packed, piece)
+			} else {
+				copy(piece, packed)
+			}
+			packed = packed[bytes:]
 		}
 	}
 }
@@ -153,7 +160,7 @@ func (s *Stream) Launch(name string, kernel func(), touches ...device.Memory) er
 		return err
 	}
 	if kernel == nil {
-		return s.wrap(KindLaunch, fmt.Errorf("%s: %w", name, errKernel))
+		return s.wrap(KindLaunch, fmt.Errorf("%s: %w", name, ErrKernel))
 	}
 	own := make([]*Memory, len(touches))
 	for i, m := range touches {

@@ -254,5 +254,5 @@ func (s *Stream) retire() {
 	}
 }
 
-// errKernel is returned by Launch without a function.
-var errKernel = errors.New("no kernel")
+// ErrKernel is wrapped by a Launch without a function.
+var ErrKernel = errors.New("no kernel")
