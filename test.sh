@@ -124,7 +124,7 @@ fuzz() {
   echo "${#targets[@]} targets, $each s each"
   for target in "${targets[@]}"; do
     read -r dir name <<<"$target"
-    go test -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" "$dir"
+    go test -run '^$' -fuzz "^$name\$" -fuzztime "${each}s" -fuzzminimizetime 20x "$dir"
   done
 }
 
