@@ -87,15 +87,6 @@ func (q *Quorum) Report(k Key, rank int, success bool) (ok, complete bool, err e
 	return !b.failed, true, nil
 }
 
-// Forget drops the reports of a key that nobody waits for any more; later ones are inert.
-func (q *Quorum) Forget(k Key) {
-	if _, done := q.done[k]; done {
-		return
-	}
-	delete(q.pending, k)
-	q.bury(k)
-}
-
 func (q *Quorum) bury(k Key) {
 	q.done[k] = struct{}{}
 	if len(q.order) < cap(q.order) {
@@ -105,6 +96,21 @@ func (q *Quorum) bury(k Key) {
 	delete(q.done, q.order[q.oldest])
 	q.order[q.oldest] = k
 	q.oldest = (q.oldest + 1) % len(q.order)
+}
+
+// Missing returns the ranks that have not reported a key that is not complete.
+func (q *Quorum) Missing(k Key) []int {
+	if _, done := q.done[k]; done {
+		return nil
+	}
+	var missing []int
+	b := q.pending[k]
+	for rank := range q.world {
+		if b == nil || !b.ranks.has(rank) {
+			missing = append(missing, rank)
+		}
+	}
+	return missing
 }
 
 // Pending returns the number of keys that some but not all ranks have reported.
