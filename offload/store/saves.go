@@ -1,0 +1,74 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+)
+
+// saves are the open saves of one rank. A store knows a save by rank and range only: what a
+// second one prepares joins the first, and the first one's commit would publish what the
+// second has not written yet. So one range has one save at a time.
+type saves struct {
+	mu     sync.Mutex
+	closed bool
+	open   map[rangeKey]saveState
+}
+
+type saveState uint8
+
+const (
+	saving saveState = iota + 1
+	// The save was aborted and the store still has its reservation: nobody writes into its slots any
+	// more, or that is not known.
+	heldQuiet
+	heldNoisy
+)
+
+func newSaves() *saves { return &saves{open: make(map[rangeKey]saveState)} }
+
+// begin opens a save. busy says that another one of this range is open.
+func (s *saves) begin(k rangeKey) (busy bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return false, ErrClosed
+	case s.open[k] == saving:
+		return true, nil
+	case s.open[k] != 0:
+		return false, fmt.Errorf("%w: tokens [%d, %d)", ErrHeld, k.from, k.to)
+	}
+	s.open[k] = saving
+	return false, nil
+}
+
+// end closes a save.
+func (s *saves) end(k rangeKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, k)
+}
+
+// hold closes a save that the store still has a reservation for.
+func (s *saves) hold(k rangeKey, quiet bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[k] = heldNoisy
+	if quiet {
+		s.open[k] = heldQuiet
+	}
+}
+
+// close lets nothing more begin. It reports whether it was the first to do so, and whether
+// nobody writes into any slot any more.
+func (s *saves) close() (first, quiet bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, s.closed = !s.closed, true
+	for _, state := range s.open {
+		if state != heldQuiet {
+			return first, false
+		}
+	}
+	return first, true
+}
