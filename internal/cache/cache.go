@@ -24,7 +24,10 @@ var (
 // VerifyMode says which retrieved objects are checked against their checksum.
 type VerifyMode int
 
-// The modes of --verify. With VerifyOff no checksums are taken at all.
+// The modes of --verify. With VerifyOff no checksums are taken at all. With VerifySampled
+// an object gets one with probability √VerifyRate, and a read of it is checked with
+// probability √VerifyRate: at 1 % a tenth of the objects is covered, and one read in a
+// hundred is checked. With VerifyAlways every object gets one and every read is checked.
 const (
 	VerifyOff VerifyMode = iota
 	VerifySampled
@@ -36,7 +39,7 @@ type Config struct {
 	Pool         *arena.Pool
 	Align        int64 // of slots, bytes; 0 = 4096
 	Verify       VerifyMode
-	VerifyRate   float64       // share of objects checked in VerifySampled; 0 = 0.01
+	VerifyRate   float64       // share of objects read that are checked in VerifySampled; 0 = 0.01
 	LeaseLimit   time.Duration // a lease older than this is reported; 0 = 300 s
 	ReserveLimit time.Duration // a reservation older than this is quarantined; 0 = 600 s
 	Now          func() time.Time

@@ -28,6 +28,7 @@ type reservation struct {
 	since   time.Time // of the first prepare
 	objs    []pending
 	ops     []transfer.Op // one per prepare
+	sums    []ref         // if settling: the objects whose checksums are being taken
 	aborted bool
 	slots   []arena.Slot // if aborted: what is quarantined for the writer
 }
@@ -259,12 +260,26 @@ func (c *core) proveSlots(res *reservation) {
 	}
 }
 
-// finishCommit makes the objects of a reservation served. sums has one checksum per
-// object, in the order of objs, or is nil when none are taken.
+// startSums picks the objects of a settling reservation that get a checksum, and returns
+// their memory.
+func (c *core) startSums(res *reservation) (mem [][]byte) {
+	for _, p := range res.objs {
+		if !c.sampler.pick() {
+			continue
+		}
+		res.sums = append(res.sums, p.ref)
+		_, m := c.placed(c.objs.at(p.ref))
+		mem = append(mem, m)
+	}
+	return mem
+}
+
+// finishCommit makes the objects of a reservation served, with the checksums of what
+// startSums returned.
 func (c *core) finishCommit(res *reservation, sums []xxh3.Uint128) {
 	delete(c.settling, res)
-	for i := range sums {
-		o := c.objs.at(res.objs[i].ref)
+	for i, r := range res.sums {
+		o := c.objs.at(r)
 		o.sum, o.summed = sums[i], true
 	}
 	c.settle(res)

@@ -1,5 +1,7 @@
 package cache
 
+import "github.com/zeebo/xxh3"
+
 // Prepare reserves memory for what is missing of one rank's range; sizes has one length
 // in bytes per group. Objects that are present or being written are left out; an empty
 // result is a full hit, or a store to be skipped: while this writer has a store of the same
@@ -28,18 +30,14 @@ func (c *Cache) Commit(w Holder, rank int, r Range) bool {
 	if res == nil {
 		return false
 	}
-	if mem == nil {
-		return true
+	if len(mem) > 0 {
+		c.finishCommit(res, sumAll(mem))
 	}
-	sums := sumAll(mem)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.core.finishCommit(res, sums)
 	return true
 }
 
 // beginCommit begins a commit, and finishes it if no checksums are to be taken; else it
-// returns the memory to hash, in the order of the reservation.
+// returns the memory to sum.
 func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byte, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,15 +47,16 @@ func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byt
 	if res == nil {
 		return nil, nil, late
 	}
-	if c.verify == VerifyOff {
+	if mem = c.core.startSums(res); len(mem) == 0 {
 		c.core.finishCommit(res, nil)
-		return res, nil, late
-	}
-	mem = make([][]byte, len(res.objs))
-	for i, p := range res.objs {
-		_, mem[i] = c.core.placed(c.core.objs.at(p.ref))
 	}
 	return res, mem, late
+}
+
+func (c *Cache) finishCommit(res *reservation, sums []xxh3.Uint128) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.finishCommit(res, sums)
 }
 
 // Abort ends the reservations of this identity: the objects are absent. With proof that w
