@@ -43,6 +43,18 @@ const (
 	FreeOnDeadline
 	// StaleCompletionAccepted takes a report of another generation for the active operation.
 	StaleCompletionAccepted
+	// SkipProducerWait gathers a save's blocks without waiting for the producer event.
+	SkipProducerWait
+	// SkipCopyFenceBeforeCommit publishes a save before its copies were seen to complete.
+	SkipCopyFenceBeforeCommit
+	// ReuseStagingEarly fills a staging cell again before its last reader is done.
+	ReuseStagingEarly
+	// SkipLoadFence scatters a load's blocks without waiting for the compute stream.
+	SkipLoadFence
+	// DoubleTerminal reports the terminal of each transfer twice.
+	DoubleTerminal
+	// PublishFailedStore commits a save that failed, where the rule is to abort it.
+	PublishFailedStore
 	// Switches is the number of switches.
 	Switches
 )
@@ -52,6 +64,8 @@ var names = [Switches]string{
 	"answer-twice", "skip-verify", "evict-leased", "serve-reserved", "late-commit-settles",
 	"retry-retired", "watermark-from-scheduled", "lease-without-quorum", "pin-never-released",
 	"load-below-frontier", "free-on-deadline", "stale-completion-accepted",
+	"skip-producer-wait", "skip-copy-fence-before-commit", "reuse-staging-early", "skip-load-fence",
+	"double-terminal", "publish-failed-store",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.
