@@ -9,9 +9,8 @@ import (
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
-// BenchmarkKeyDecode reads a key of 100,000 tokens, with token ids as several
-// vocabularies have them.
-func BenchmarkKeyDecode(b *testing.B) {
+// longKeys are keys of 100,000 tokens, with token ids as several vocabularies have them.
+func longKeys(b *testing.B, run func(b *testing.B, k *Key)) {
 	const tokens = 100_000
 	for name, draw := range map[string]func(r *rand.Rand) uint32{
 		"vocabulary=50k":  func(r *rand.Rand) uint32 { return r.Uint32N(50_000) },
@@ -22,21 +21,38 @@ func BenchmarkKeyDecode(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := rand.New(rand.NewPCG(1, 2))
-			k := Key{Model: "m", World: 1, Worker: -1, Tokens: make([]uint32, tokens), End: 99_840, Request: "r"}
+			k := &Key{Model: "m", World: 1, Worker: -1, Tokens: make([]uint32, tokens), End: 99_840, Request: "r"}
 			for i := range k.Tokens {
 				k.Tokens[i] = draw(r)
 			}
-			frame := k.Append(nil)
-			var got Key
 			b.ReportAllocs()
-			for b.Loop() {
-				if err := got.Decode(frame); err != nil {
-					b.Fatal(err)
-				}
-			}
+			run(b, k)
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/tokens, "ns/token")
 		})
 	}
+}
+
+// BenchmarkKeyDecode reads a key.
+func BenchmarkKeyDecode(b *testing.B) {
+	longKeys(b, func(b *testing.B, k *Key) {
+		frame := k.Append(nil)
+		var got Key
+		for b.Loop() {
+			if err := got.Decode(frame); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// BenchmarkKeyAppend writes one.
+func BenchmarkKeyAppend(b *testing.B) {
+	longKeys(b, func(b *testing.B, k *Key) {
+		var frame []byte
+		for b.Loop() {
+			frame = k.Append(frame[:0])
+		}
+	})
 }
 
 // BenchmarkReadTensors reads 40 MiB of tensors to their places. It reports its speed as

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -203,9 +204,7 @@ func (k *Key) Append(dst []byte) []byte {
 	}
 	dst = msgp.AppendString(dst, "token_ids")
 	dst = msgp.AppendArrayHeader(dst, uint32(len(k.Tokens)))
-	for _, t := range k.Tokens {
-		dst = msgp.AppendUint64(dst, uint64(t))
-	}
+	dst = appendTokens(dst, k.Tokens)
 	dst = appendInt(dst, "start", k.Start)
 	dst = appendInt(dst, "end", k.End)
 	dst = appendStr(dst, "request_id", k.Request)
@@ -215,6 +214,33 @@ func (k *Key) Append(dst []byte) []byte {
 	dst = appendInt(dst, "num_kv_readers", k.Readers)
 	dst = msgp.AppendString(dst, "null_chunk_mask")
 	return appendMask(dst, k.Mask)
+}
+
+// appendTokens encodes token ids in their shortest forms. As in tokenRun, the size of a
+// value of three or five bytes is computed, because a branch on it would be mispredicted
+// every other time; bytes that a shorter value leaves over are overwritten by the next.
+func appendTokens(dst []byte, tokens []uint32) []byte {
+	const longest = 5
+	at := len(dst)
+	dst = slices.Grow(dst, longest*len(tokens))
+	dst = dst[:cap(dst)]
+	for _, t := range tokens {
+		if t < 1<<8 {
+			dst[at], dst[at+1] = 0xcc, byte(t)
+			size := 2
+			if t < 1<<7 {
+				dst[at], size = byte(t), 1
+			}
+			at += size
+			continue
+		}
+		short := (int64(t) - 1<<16) >> 63 // -1: uint 16, 0: uint 32
+		value := dst[at : at+longest]
+		value[0] = byte(0xce + short)
+		binary.BigEndian.PutUint32(value[1:], t<<(uint(short)&16))
+		at += int(longest + 2*short)
+	}
+	return dst[:at]
 }
 
 func appendMask(dst []byte, mask [][]bool) []byte {
