@@ -143,8 +143,11 @@ func TestFaultAtEveryRun(t *testing.T) {
 		for failing := uint64(1); failing <= 6; failing++ {
 			var mu sync.Mutex
 			phases := map[host.Phase][]uint64{}
-			o := o
+			o, gate := o, make(chan struct{})
 			o.Fault = func(c host.Call) error {
+				if c.Running {
+					<-gate // nothing fails before everything is enqueued
+				}
 				if c.Running && c.Op.Seq == failing {
 					return fmt.Errorf("%w at %s", errInjected, c.Op)
 				}
@@ -157,9 +160,9 @@ func TestFaultAtEveryRun(t *testing.T) {
 			}
 			r := open(t, o)
 			r.abandon()
-			s, e, m, n, gate := r.stream("s"), r.event(), r.alloc(8), r.alloc(8), make(chan struct{})
+			s, e, m, n := r.stream("s"), r.event(), r.alloc(8), r.alloc(8)
 			pool := []device.Segment{{Mem: m, BlockBytes: 8, Blocks: 1}}
-			must(t, s.Launch("write", func() { <-gate; fill(m, 1)() }))
+			must(t, s.Launch("write", fill(m, 1)))
 			must(t, s.Copy(all(n), all(m)))
 			must(t, s.Gather(all(n), pool, []int{0}))
 			must(t, s.Record(e))
@@ -210,5 +213,84 @@ func TestFailWakesWaiters(t *testing.T) {
 	close(gate)
 	if err := r.Close(); !errors.Is(err, errInjected) || !finished {
 		t.Errorf("close: %v, kernel finished %v", err, finished)
+	}
+}
+
+// TestDeviceFailsInsideACall: a device that fails after a call was let in still refuses it,
+// and the call leaves nothing behind.
+func TestDeviceFailsInsideACall(t *testing.T) {
+	for failing := range 14 {
+		var d *host.Device
+		asked, armed := 0, false
+		o := host.Options{Mode: host.Deferred, Memory: 100}
+		o.Fault = func(host.Call) error {
+			if armed {
+				if asked == failing {
+					d.Fail(errInjected)
+				}
+				asked++
+			}
+			return nil
+		}
+		r := open(t, o)
+		r.abandon()
+		d = r.Device
+		s, e, m, n := r.stream("s"), r.event(), r.alloc(8), r.alloc(8)
+		must(t, s.Record(e))
+		holdings := r.Holdings()
+		armed = true
+		failed := 0
+		for name, err := range calls(d, s, e, m, n) {
+			if err != nil {
+				failed++
+			}
+			if err != nil && !errors.Is(err, errInjected) {
+				t.Errorf("%d: %s: %v", failing, name, err)
+			}
+		}
+		// Fault is asked more than 14 times: at 14 calls and when what they enqueue runs.
+		if d.Err() == nil || failed == 0 {
+			t.Fatalf("%d: device %v, %d calls failed", failing, d.Err(), failed)
+		}
+		if failing == 2 && !slices.Equal(r.Holdings(), holdings) {
+			t.Errorf("a refused alloc left %v, before it was %v", r.Holdings(), holdings)
+		}
+		must(t, r.Check())
+	}
+}
+
+func TestNames(t *testing.T) {
+	r := open(t, host.Options{Name: "npu", Mode: host.Controlled})
+	s, e := r.stream("pack"), r.event()
+	must(t, s.Record(e))
+	must(t, s.Wait(e))
+	must(t, s.Launch("attention", func() {}))
+	got := []string{r.Name(), r.Mode().String(), s.Name(), fmt.Sprint(s.ID()), fmt.Sprint(e.(*host.Event).ID())}
+	for range 3 {
+		o := r.Runnable()[0]
+		got = append(got, o.String())
+		must(t, r.Run(o))
+	}
+	for p := host.Enqueued; p <= host.Dropped; p++ {
+		got = append(got, p.String())
+	}
+	got = append(got, host.KindNewStream.String(), host.KindSynchronize.String(), host.Mode(9).String(), host.Kind(99).String(), host.Phase(9).String())
+	want := []string{"npu", "controlled", "pack", "1", "1", "pack/1 record", "pack/2 wait for pack/1", "pack/3 launch attention",
+		"enqueued", "started", "finished", "dropped", "new stream", "synchronize", "mode(9)", "kind(99)", "phase(9)"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestBadOptionsPanic(t *testing.T) {
+	for _, o := range []host.Options{{Mode: 3}, {Memory: -1}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v was accepted", o)
+				}
+			}()
+			host.New(o)
+		}()
 	}
 }

@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ func TestMemoryBound(t *testing.T) {
 	r := open(t, host.Options{Memory: 100})
 	m, err := r.Alloc("a", 60)
 	must(t, err)
-	for _, bytes := range []int64{41, 1 << 62} {
+	for _, bytes := range []int64{41, math.MaxInt64} {
 		if _, err := r.Alloc("b", bytes); !errors.Is(err, device.ErrNoMemory) {
 			t.Errorf("alloc of %d more: %v", bytes, err)
 		}

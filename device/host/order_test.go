@@ -236,3 +236,30 @@ func runnable(t *testing.T, r *rig, want ...string) {
 		t.Fatalf("runnable %q, want %q", got, want)
 	}
 }
+
+// TestLongQueue keeps a stream busy that never runs dry, so that its queue is cut again and
+// again, and looks at the books all the while.
+func TestLongQueue(t *testing.T) {
+	r := open(t, host.Options{Mode: host.Controlled})
+	s, m := r.stream("s"), r.alloc(8)
+	var ran []int
+	for i := range 1000 {
+		must(t, s.Launch("k", func() {
+			ran = append(ran, i)
+			must(t, r.Check())
+		}, m))
+		if i >= 100 && i%10 != 0 {
+			must(t, r.Run(r.Runnable()[0]))
+		}
+		must(t, r.Check())
+	}
+	wait(t, s)
+	for i, n := range ran {
+		if i != n {
+			t.Fatalf("the %dth to run was %d", i, n)
+		}
+	}
+	if len(ran) != 1000 {
+		t.Errorf("%d of 1000 ran", len(ran))
+	}
+}
