@@ -3,8 +3,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/device"
@@ -13,34 +11,21 @@ import (
 	"github.com/holdfast-kv/holdfast/transfer"
 )
 
-var (
-	// ErrConfig is wrapped by errors of New and NewStepped; the text names the setting.
-	ErrConfig = errors.New("bad worker configuration")
-	// ErrClosed is wrapped by the terminals of transfers that had not begun when the worker half was closed.
-	ErrClosed = errors.New("worker half is closed")
-)
+// ErrClosed is wrapped by the terminals of transfers that had not begun when the worker half was closed.
+var ErrClosed = errors.New("worker half is closed")
 
 // Config is what one rank's worker half is made of. It owns nothing of it: the caller closes
 // store, compute stream and device after the worker half.
 type Config struct {
 	Rank    int
-	Offload offload.Config // SaveWorkers, LoadWorkers, StagingChunks, StagingMaxBytes, Deadline, Tombstones, Now are used
+	Offload offload.Config // SaveWorkers, LoadWorkers, StagingChunks, StagingMaxBytes, Deadline, Tombstones, Now and Log are used
 	Layout  *dense.Layout
 	Device  device.Device
 	// Compute is the stream that the engine's forwards write KV on.
 	Compute device.Stream
 	// Store may implement Pooled. Its chunks must be the layout's.
 	Store offload.Transfers
-	Log   *slog.Logger // default: none
 }
-
-// Defaults of offload.Config that concern the worker half (specification §9.1).
-const (
-	defaultWorkers    = 1
-	defaultStaging    = 2
-	defaultDeadline   = 1200 * time.Second
-	defaultTombstones = 4096
-)
 
 // half is everything of a worker half but threads: books, lanes, and the queues before them.
 // The caller of its methods sees to it that they run one at a time; lanes may run beside.
@@ -72,16 +57,13 @@ func (q *queue) take() job {
 // setUp checks the configuration, and creates streams and staging of every lane, so that
 // nothing that is missing shows later than here. h.books must be set by the caller.
 func (h *half) setUp(c Config) error {
-	o, err := withDefaults(c)
+	o, err := complete(c)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrConfig, err)
+		return err
 	}
 	pooled, _ := c.Store.(Pooled)
-	h.rank, h.layout, h.dev, h.store, h.cells, h.now, h.log = c.Rank, c.Layout, c.Device, c.Store, o.StagingChunks, o.Now, c.Log
+	h.rank, h.layout, h.dev, h.store, h.cells, h.now, h.log = c.Rank, c.Layout, c.Device, c.Store, o.StagingChunks, o.Now, o.Log
 	h.host.dev, h.host.store = c.Device, pooled
-	if h.log == nil {
-		h.log = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError + 1}))
-	}
 	h.recorder = recorder{dev: c.Device, compute: c.Compute}
 	if h.core, err = NewCore(c.Rank, c.Layout.Spec().ChunkTokens, o.Deadline, o.Tombstones); err != nil {
 		return err
@@ -100,43 +82,23 @@ func (h *half) setUp(c Config) error {
 	return nil
 }
 
-func withDefaults(c Config) (offload.Config, error) {
-	o := c.Offload
+// complete fills in defaults and checks what only the worker half knows.
+func complete(c Config) (offload.Config, error) {
+	o, err := c.Offload.Complete()
+	if err != nil {
+		return o, err
+	}
 	if c.Layout == nil || c.Device == nil || c.Compute == nil || c.Store == nil {
-		return o, errors.New("one of Layout, Device, Compute and Store is missing")
-	}
-	for _, s := range []struct {
-		name  string
-		value *int
-		def   int
-	}{
-		{"SaveWorkers", &o.SaveWorkers, defaultWorkers}, {"LoadWorkers", &o.LoadWorkers, defaultWorkers},
-		{"StagingChunks", &o.StagingChunks, defaultStaging}, {"Tombstones", &o.Tombstones, defaultTombstones},
-	} {
-		if *s.value == 0 {
-			*s.value = s.def
-		}
-		if *s.value < 1 {
-			return o, fmt.Errorf("setting %s %d: must be at least 1", s.name, *s.value)
-		}
-	}
-	if o.Deadline == 0 {
-		o.Deadline = defaultDeadline
-	}
-	if o.Deadline < 0 {
-		return o, fmt.Errorf("setting Deadline %v: must be positive", o.Deadline)
-	}
-	if o.Now == nil {
-		o.Now = time.Now
+		return o, fmt.Errorf("%w: one of Layout, Device, Compute and Store is missing", offload.ErrConfig)
 	}
 	tokens := c.Layout.Spec().ChunkTokens
 	size := c.Layout.ChunkBytes(tokens)
 	if c.Store.ChunkSize() != tokens || c.Store.ChunkBytes() != size {
-		return o, fmt.Errorf("the store has chunks of %d tokens and %d bytes, the layout of %d and %d",
+		return o, fmt.Errorf("%w: the store has chunks of %d tokens and %d bytes, the layout of %d and %d", offload.ErrConfig,
 			c.Store.ChunkSize(), c.Store.ChunkBytes(), tokens, size)
 	}
-	if o.StagingMaxBytes < 0 || o.StagingMaxBytes > 0 && o.StagingMaxBytes < size {
-		return o, fmt.Errorf("setting StagingMaxBytes %d: one chunk has %d bytes", o.StagingMaxBytes, size)
+	if o.StagingMaxBytes > 0 && o.StagingMaxBytes < size {
+		return o, fmt.Errorf("%w: StagingMaxBytes %d is less than one chunk of %d bytes", offload.ErrConfig, o.StagingMaxBytes, size)
 	}
 	if o.StagingMaxBytes > 0 {
 		o.StagingChunks = int(min(int64(o.StagingChunks), o.StagingMaxBytes/size))

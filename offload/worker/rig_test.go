@@ -277,21 +277,6 @@ func (r *rig) stepped() *Stepped {
 	return s
 }
 
-// threaded starts a worker and returns the function that closes it and gathers its reports.
-func (r *rig) threaded() (*Worker, func() *outputs) {
-	r.t.Helper()
-	w, err := New(r.cfg)
-	check(r.t, err)
-	return w, func() *outputs {
-		r.t.Helper()
-		out := r.drain(w)
-		check(r.t, w.Close(context.Background()))
-		out.add(w.Poll(0))
-		check(r.t, w.Check())
-		return out
-	}
-}
-
 // drain polls until nothing is pending.
 func (r *rig) drain(w *Worker) *outputs {
 	out := newOutputs()

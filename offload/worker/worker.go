@@ -27,7 +27,8 @@ type Worker struct {
 	err     error         // of Close
 }
 
-// New starts a worker half. Staging is allocated here: (SaveWorkers + LoadWorkers) ×
+// New starts a worker half. An unusable setting gives an error that wraps offload.ErrConfig
+// and names it. Staging is allocated here: (SaveWorkers + LoadWorkers) ×
 // StagingChunks chunks of device memory.
 func New(c Config) (*Worker, error) {
 	w := &Worker{done: make(chan struct{})}
