@@ -195,6 +195,27 @@ func TestReaper(t *testing.T) {
 	}
 }
 
+// TestReapedWorkerGivesUp: a lost worker that gives its store up frees what waits for it.
+func TestReapedWorkerGivesUp(t *testing.T) {
+	h := open(t, plan{blind: true})
+	p := h.dial(t, h.unix)
+	p.register(model(1))
+	key := keyOf("s", 1, 0, 4, 0)
+	if n := len(p.prepareStore(key, 1).Slots); n != 4 {
+		t.Fatalf("%d slots", n)
+	}
+	h.Reap(h.clock.add(24 * time.Hour))
+	if n := h.cache.Stats().Arena.QuarantinedSlots; n != 4 {
+		t.Fatalf("%d slots in quarantine after the reap", n)
+	}
+	if p.commitStore(key, 1, bin(0x80, 4, ']', '.')) { // no tensors: given up
+		t.Fatal("a store that was given up is true")
+	}
+	if st := h.cache.Stats(); st.Arena.QuarantinedSlots != 0 || st.Objects != 0 || st.Reservations != 0 {
+		t.Fatalf("after it was given up: %+v", st)
+	}
+}
+
 // TestReaperOff: 0 is for ever.
 func TestReaperOff(t *testing.T) {
 	h := open(t, plan{config: noReaper})

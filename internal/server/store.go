@@ -145,13 +145,14 @@ func receiveStore(c *conn, x *scratch, m *message, data io.Reader, size int64) (
 	if err != nil {
 		return nil, err
 	}
-	if err := w.live(); err != nil {
-		return nil, err
-	}
 	cached, own, rank := c.s.cfg.Cache, c.copies(), x.key.Worker
 	if c.s.shared() {
-		// What it prepared it does not write, or not any more.
+		// What it prepared it does not write, or not any more. A lost instance may say so too:
+		// it is the proof that its quarantine waits for.
 		cached.Abort(c.s.closing(w, storeOf(rank, r)), rank, r, true)
+	}
+	if err := w.live(); err != nil {
+		return nil, err
 	}
 	if c.s.draining.Load() {
 		return nil, errDraining
