@@ -1,0 +1,240 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/device/host"
+	"github.com/holdfast-kv/holdfast/kv"
+	"github.com/holdfast-kv/holdfast/offload"
+	"github.com/holdfast-kv/holdfast/offload/dense"
+	"github.com/holdfast-kv/holdfast/offload/store"
+	"github.com/holdfast-kv/holdfast/transfer"
+)
+
+const (
+	benchChunks = 64 // of 1 MiB, in one transfer
+	benchChunk  = 128
+	benchBlock  = 16
+	benchBlocks = 2 * benchChunks * benchChunk / benchBlock
+)
+
+// benchRank is a worker half on a concurrent device, with chunks of 1 MiB in blocks of 16 KiB.
+func benchRank(b *testing.B, open func(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool) {
+	spec := dense.Spec{
+		Model: "bench", Family: dense.GQA, Layers: 4, KVHeads: 4, HeadDim: 128, KVDType: kv.BFloat16,
+		BlockSize: benchBlock, ChunkTokens: benchChunk, TensorParallel: 1,
+	}
+	dev := host.New(host.Options{})
+	compute, err := dev.NewStream("compute")
+	fatal(b, err)
+	tensors, err := spec.Tensors()
+	fatal(b, err)
+	var pools []dense.Pool
+	for _, t := range tensors {
+		mem, err := dev.Alloc("kv", t.BlockBytes*benchBlocks)
+		fatal(b, err)
+		touch(host.Bytes(mem))
+		seg, err := dense.SegmentOf(mem, 0, mem.Bytes(), benchBlocks)
+		fatal(b, err)
+		pools = append(pools, dense.Pool{Layer: t.Layer, Kind: t.Kind, Segment: seg})
+	}
+	layout, err := dense.New(spec, pools)
+	fatal(b, err)
+	st := signalled{open(b, spec, layout.ChunkBytes(benchChunk)), last}
+	w, err := New(Config{Layout: layout, Device: dev, Compute: compute, Store: st})
+	fatal(b, err)
+	b.Cleanup(func() {
+		fatal(b, w.Close(context.Background()))
+		for _, p := range pools {
+			fatal(b, p.Segment.Mem.Free())
+		}
+		fatal(b, compute.Close())
+		fatal(b, dev.Close())
+	})
+	return w, layout, pools
+}
+
+func fatal(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// fixedStore always gives the same slots: a store that costs nothing.
+type fixedStore struct {
+	memory []byte
+	bytes  int64
+}
+
+func (f *fixedStore) ChunkSize() int    { return benchChunk }
+func (f *fixedStore) ChunkBytes() int64 { return f.bytes }
+func (f *fixedStore) Pool() []byte      { return f.memory }
+func (f *fixedStore) Close() error      { return nil }
+func (f *fixedStore) slots() []offload.Slot {
+	slots := make([]offload.Slot, benchChunks)
+	for i := range slots {
+		slots[i] = offload.Slot{Chunk: i, Mem: f.memory[int64(i)*f.bytes:][:f.bytes]}
+	}
+	return slots
+}
+func (f *fixedStore) PrepareSave(context.Context, offload.Request, offload.Range) (offload.Ticket, []offload.Slot, error) {
+	return f, f.slots(), nil
+}
+func (f *fixedStore) Commit(context.Context, offload.Ticket) (bool, error) { return true, nil }
+func (f *fixedStore) Abort(context.Context, offload.Ticket, bool) error    { return nil }
+func (f *fixedStore) EndLoad(context.Context, offload.Ticket) error        { return nil }
+func (f *fixedStore) BeginLoad(context.Context, offload.Request, offload.Range) (offload.Ticket, []offload.Slot, bool, error) {
+	return f, f.slots(), true, nil
+}
+
+// signalled tells when a transfer makes its last call, so that waiting for it takes no
+// processor from the device.
+type signalled struct {
+	offload.Transfers
+	last chan struct{}
+}
+
+func (s signalled) Pool() []byte { return s.Transfers.(Pooled).Pool() }
+
+func (s signalled) Commit(ctx context.Context, t offload.Ticket) (bool, error) {
+	defer func() { s.last <- struct{}{} }()
+	return s.Transfers.Commit(ctx, t)
+}
+
+func (s signalled) EndLoad(ctx context.Context, t offload.Ticket) error {
+	defer func() { s.last <- struct{}{} }()
+	return s.Transfers.EndLoad(ctx, t)
+}
+
+// wait waits until one transfer has ended.
+func wait(b *testing.B, w *Worker, last chan struct{}) {
+	<-last
+	for {
+		out := w.Poll(0)
+		switch {
+		case len(out.Save) == 1 && out.Save[0].Outcome == transfer.Succeeded && out.Save[0].Bytes == benchChunks<<20:
+			return
+		case len(out.Load) == 1 && out.Load[0].OK:
+			return
+		case len(out.Save)+len(out.Load) > 0:
+			b.Fatalf("%+v", out)
+		}
+		runtime.Gosched()
+	}
+}
+
+// twoCopies returns the time of copying the bytes of a transfer twice by plain copy: pool to
+// staging to slot, or back.
+func twoCopies(load bool, pools []dense.Pool, staging, slots []byte) time.Duration {
+	start := time.Now()
+	const chunk = 1 << 20
+	for i := range benchChunks {
+		pool := host.Bytes(pools[i%len(pools)].Segment.Mem)[i/len(pools)*chunk:][:chunk]
+		cell, slot := staging[i%2*chunk:][:chunk], slots[i*chunk:][:chunk]
+		if load {
+			pool, slot = slot, pool
+		}
+		copy(cell, pool)
+		copy(slot, cell)
+	}
+	return time.Since(start)
+}
+
+// touch writes every page, so that none is the shared page of zeros, and none is faulted in
+// while the clock runs.
+func touch(b []byte) []byte {
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], uint64(i))
+	}
+	return b
+}
+
+func benchmarkTransfers(b *testing.B, load bool, open func(*testing.B, dense.Spec, int64) offload.Transfers) {
+	last := make(chan struct{}, 1)
+	w, layout, pools := benchRank(b, open, last)
+	if layout.ChunkBytes(benchChunk) != 1<<20 {
+		b.Fatalf("chunks of %d bytes", layout.ChunkBytes(benchChunk))
+	}
+	blocks := make([]int, benchChunks*benchChunk/benchBlock)
+	for i := range blocks {
+		blocks[i] = (i * 7) % benchBlocks // scattered, distinct since 7 and benchBlocks have no factor in common
+	}
+	tokens := make([]uint32, benchChunks*benchChunk)
+	staging, slots := touch(make([]byte, 2<<20)), touch(make([]byte, benchChunks<<20))
+	// The least of each: other programs on the machine only ever add.
+	moved, limit := time.Duration(1<<62), time.Duration(1<<62)
+	n := uint64(0)
+	run := func(asLoad bool) time.Duration {
+		n++
+		op := transfer.ID{Request: "bench", Generation: n}
+		start := time.Now()
+		if asLoad {
+			w.Start(&offload.Meta{Loads: []offload.LoadSpec{{Op: op, Tokens: tokens, To: len(tokens), Blocks: blocks}}})
+		} else {
+			w.Start(&offload.Meta{Saves: []offload.SaveSpec{{Op: op, Tokens: tokens, To: len(tokens), Blocks: blocks}}})
+		}
+		wait(b, w, last)
+		return time.Since(start)
+	}
+	fresh := func() { tokens[0]++ }
+	run(false)
+	if load {
+		run(true)
+	}
+	twoCopies(load, pools, staging, slots)
+	b.SetBytes(benchChunks << 20)
+	for b.Loop() {
+		if !load {
+			fresh()
+		}
+		moved = min(moved, run(load))
+		limit = min(limit, twoCopies(load, pools, staging, slots))
+	}
+	b.ReportMetric(float64(limit)/float64(moved), "ratio")
+	b.ReportMetric((benchChunks<<20)/moved.Seconds()/1e9, "GB/s")
+}
+
+func openFixed(_ *testing.B, _ dense.Spec, bytes int64) offload.Transfers {
+	return &fixedStore{memory: touch(make([]byte, benchChunks*bytes)), bytes: bytes}
+}
+
+func BenchmarkSave(b *testing.B) { benchmarkTransfers(b, false, openFixed) }
+func BenchmarkLoad(b *testing.B) { benchmarkTransfers(b, true, openFixed) }
+
+// pinned gives a local store's loads the pin that the scheduler half would take.
+type pinned struct {
+	offload.Transfers
+	local *store.Local
+}
+
+func (p pinned) Pool() []byte { return p.local.Pool() }
+func (p pinned) BeginLoad(ctx context.Context, r offload.Request, rg offload.Range) (offload.Ticket, []offload.Slot, bool, error) {
+	if err := p.local.Start(ctx, r, rg.To); err != nil {
+		return nil, nil, false, err
+	}
+	if _, _, err := p.local.Answer(ctx, r.ID); err != nil {
+		return nil, nil, false, err
+	}
+	return p.Transfers.BeginLoad(ctx, r, rg)
+}
+
+func openLocal(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers {
+	name, err := spec.Namespace()
+	fatal(b, err)
+	local, err := store.NewLocal(store.LocalConfig{
+		Model: name, ChunkSize: spec.ChunkTokens, ChunkBytes: bytes, Bytes: 3 * benchChunks * bytes,
+	})
+	fatal(b, err)
+	rank, err := local.Rank(0)
+	fatal(b, err)
+	b.Cleanup(func() { fatal(b, rank.Close()); fatal(b, local.Close()) })
+	return pinned{rank, local}
+}
+
+func BenchmarkSaveToLocalStore(b *testing.B)   { benchmarkTransfers(b, false, openLocal) }
+func BenchmarkLoadFromLocalStore(b *testing.B) { benchmarkTransfers(b, true, openLocal) }
