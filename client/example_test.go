@@ -116,6 +116,7 @@ func startExampleServer() (endpoint string, stop func()) {
 	go s.Serve(l)
 	return l.Endpoint(), func() {
 		s.Shutdown(context.Background())
+		c.Close()
 		pool.Close()
 		os.RemoveAll(dir)
 	}

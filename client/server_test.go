@@ -70,6 +70,7 @@ func startIn(t testing.TB, dir string, chunk int, verify cache.VerifyMode, pool 
 			t.Errorf("shutdown: %v", err)
 		}
 		serving.Wait()
+		s.cache.Close()
 		s.check(t)
 		if err := s.pool.Close(); err != nil {
 			t.Error(err)

@@ -24,10 +24,10 @@ var (
 // VerifyMode says which retrieved objects are checked against their checksum.
 type VerifyMode int
 
-// The modes of --verify. With VerifyOff no checksums are taken at all. With VerifySampled
-// an object gets one with probability √VerifyRate, and a read of it is checked with
-// probability √VerifyRate: at 1 % a tenth of the objects is covered, and one read in a
-// hundred is checked. With VerifyAlways every object gets one and every read is checked.
+// The modes of --verify. With VerifyOff no checksums are taken at all. With VerifyAlways
+// every object gets one before it is served, and every read is checked. With VerifySampled
+// every object gets one right after it is served, and VerifyRate of the reads of objects
+// that have theirs are checked.
 const (
 	VerifyOff VerifyMode = iota
 	VerifySampled
@@ -109,11 +109,14 @@ type Placed struct {
 type Cache struct {
 	now    func() time.Time
 	log    *slog.Logger
-	verify VerifyMode
 	limits limits
 
-	mu   sync.Mutex // guards core and spaces; a leaf lock, never held while bytes are read
+	mu   sync.Mutex // guards what follows; a leaf lock, never held while bytes are read
 	core *core
+	// hashing counts the goroutines that take checksums behind the commits' answers. They
+	// end when there is nothing to do. summed is told when one has made progress.
+	hashing int
+	summed  sync.Cond
 	// spaces are kept by a digest of their names, so that a hostile client's long
 	// names cost no more than short ones.
 	spaces map[kv.Digest]Namespace
@@ -122,8 +125,8 @@ type Cache struct {
 // limits are the ages at which Tick acts.
 type limits struct{ lease, reserve time.Duration }
 
-// New returns an empty cache over the pool. The pool must stay open as long as the cache
-// and anything that it handed out are in use.
+// New returns an empty cache over the pool. The pool must stay open until Close, and as long
+// as anything that the cache handed out is in use.
 func New(cfg Config) (*Cache, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("a cache needs a pool")
@@ -143,11 +146,11 @@ func New(cfg Config) (*Cache, error) {
 	c := &Cache{
 		now:    cfg.Now,
 		log:    cfg.Log,
-		verify: cfg.Verify,
 		limits: limits{lease: cfg.LeaseLimit, reserve: cfg.ReserveLimit},
-		core:   newCore(cfg.Pool.Size(), cfg.Align, cfg.Pool.Mem(), newSampler(cfg.Verify, cfg.VerifyRate)),
+		core:   newCore(cfg.Pool.Size(), cfg.Align, cfg.Pool.Mem(), cfg.Verify, cfg.VerifyRate),
 		spaces: make(map[kv.Digest]Namespace),
 	}
+	c.summed.L = &c.mu
 	if c.now == nil {
 		c.now = time.Now
 	}

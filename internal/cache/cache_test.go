@@ -54,7 +54,10 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 	}
 	r.Cache = c
 	r.ns = c.Namespace("model", 1, "", "layout")
-	t.Cleanup(func() { r.check() })
+	t.Cleanup(func() {
+		r.Close()
+		r.check()
+	})
 	return r
 }
 

@@ -40,6 +40,7 @@ type core struct {
 
 	settling map[*reservation]struct{} // committed, their checksums being taken
 	checking map[*read]struct{}        // begun, their checksums being compared
+	sums     sums                      // of what is served already
 	nres     int                       // open reservations
 	nreads   int                       // open reads
 
@@ -69,7 +70,7 @@ type rangeID struct {
 	last  kv.Digest
 }
 
-func newCore(size, align int64, mem []byte, s sampler) *core {
+func newCore(size, align int64, mem []byte, mode VerifyMode, rate float64) *core {
 	c := &core{
 		ix:       arena.NewIndex(size, align, mem),
 		mem:      mem,
@@ -81,7 +82,8 @@ func newCore(size, align int64, mem []byte, s sampler) *core {
 		requests: make(map[string]*lookup),
 		settling: make(map[*reservation]struct{}),
 		checking: make(map[*read]struct{}),
-		sampler:  s,
+		sums:     newSums(mode, size),
+		sampler:  newSampler(mode, rate),
 	}
 	c.self = c.newHolder("holdfast checksums")
 	return c

@@ -17,6 +17,7 @@ func (c *core) check() error {
 		c.checkObjects(),
 		c.checkLinks(),
 		c.checkReservations(),
+		c.checkSums(),
 		c.checkLeases(),
 		c.checkOutstanding(),
 	)
@@ -181,6 +182,34 @@ func (c *core) checkReservations() error {
 	})
 }
 
+// checkSums verifies what waits for its checksum.
+func (c *core) checkSums() error {
+	var backlog int64
+	for s := range c.sums.open {
+		for _, r := range s.objs {
+			o := c.objs.at(r)
+			if o.state != settled || o.summed {
+				return fmt.Errorf("object %d waits for its checksum in state %d, summed %t", r, o.state, o.summed)
+			}
+			backlog += c.aligned(o.size)
+		}
+	}
+	for res := range c.settling {
+		for _, r := range res.later {
+			backlog += c.aligned(c.objs.at(r).size)
+		}
+	}
+	for _, s := range c.sums.queue {
+		if _, ok := c.sums.open[s]; !ok {
+			return errors.New("a checksum is queued that nobody waits for")
+		}
+	}
+	if backlog != c.sums.backlog {
+		return fmt.Errorf("%d bytes wait for their checksums, counted %d", backlog, c.sums.backlog)
+	}
+	return nil
+}
+
 // lookups returns every lookup that is known: the requests', and those that only reads
 // are left of.
 func (c *core) lookups() map[*lookup]bool {
@@ -203,11 +232,17 @@ func (c *core) checkLeases() error {
 		return err
 	}
 	pins, checks := make(map[ref]int), make(map[ref]int)
-	for rd := range c.checking {
-		for _, r := range rd.checks {
+	add := func(refs []ref) {
+		for _, r := range refs {
 			pins[r]++
 			checks[r]++
 		}
+	}
+	for rd := range c.checking {
+		add(rd.checks)
+	}
+	for s := range c.sums.open {
+		add(s.objs)
 	}
 	spent, holds := 0, 0
 	for l := range c.lookups() {

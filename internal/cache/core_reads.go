@@ -281,15 +281,8 @@ func (c *core) reads(hs *holder, r ref) bool {
 	return false
 }
 
-// sampler decides which objects get a checksum and which reads are compared with it: a
-// xorshift generator with a fixed seed, so that the choice costs nothing and a run can be
-// repeated.
-//
-// In VerifySampled both choices are made with the square root of the rate, so that the rate
-// is the share of reads that are compared. To sum every object when it is stored, for the
-// sake of one read in a hundred, would cost a pass over all bytes: a third of the time that
-// storing and loading them takes (BenchmarkStoreLoad1MiB). To sum one object in a hundred
-// and compare every read of it would leave the others without any protection for ever.
+// sampler decides which reads are compared with their checksums: a xorshift generator with
+// a fixed seed, so that the choice costs nothing and a run can be repeated.
 type sampler struct {
 	state uint64
 	below uint64 // picked if the next number is below; 0 = never, all ones = always
@@ -301,7 +294,7 @@ func newSampler(mode VerifyMode, rate float64) sampler {
 	case mode == VerifyAlways, mode == VerifySampled && rate >= 1:
 		s.below = math.MaxUint64
 	case mode == VerifySampled:
-		s.below = uint64(math.Sqrt(rate) * math.MaxUint64)
+		s.below = uint64(rate * math.MaxUint64)
 	}
 	return s
 }

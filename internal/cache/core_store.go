@@ -29,6 +29,7 @@ type reservation struct {
 	objs    []pending
 	ops     []transfer.Op // one per prepare
 	sums    []ref         // if settling: the objects whose checksums are being taken
+	later   []ref         // if settling: those whose checksums are taken once they are served
 	aborted bool
 	slots   []arena.Slot // if aborted: what is quarantined for the writer
 }
@@ -260,20 +261,6 @@ func (c *core) proveSlots(res *reservation) {
 	}
 }
 
-// startSums picks the objects of a settling reservation that get a checksum, and returns
-// their memory.
-func (c *core) startSums(res *reservation) (mem [][]byte) {
-	for _, p := range res.objs {
-		if !c.sampler.pick() {
-			continue
-		}
-		res.sums = append(res.sums, p.ref)
-		_, m := c.placed(c.objs.at(p.ref))
-		mem = append(mem, m)
-	}
-	return mem
-}
-
 // finishCommit makes the objects of a reservation served, with the checksums of what
 // startSums returned.
 func (c *core) finishCommit(res *reservation, sums []xxh3.Uint128) {
@@ -282,6 +269,7 @@ func (c *core) finishCommit(res *reservation, sums []xxh3.Uint128) {
 		o := c.objs.at(r)
 		o.sum, o.summed = sums[i], true
 	}
+	c.sumLater(res)
 	c.settle(res)
 }
 

@@ -19,7 +19,8 @@ const modelAlign = 256
 type model struct {
 	*rig
 	rt       *rapid.T
-	mode     VerifyMode
+	compares bool // every read of an object that has its checksum is compared
+	taking   []*summing
 	spaces   []space
 	holders  []Holder // never gone
 	lost     map[Holder]bool
@@ -39,6 +40,7 @@ type space struct {
 type stored struct {
 	key     objectKey
 	corrupt bool
+	covered bool // corrupt, and its checksum was taken afterwards
 	dead    bool // found corrupt: not served any more
 }
 
@@ -106,20 +108,25 @@ func TestModel(t *testing.T) {
 			"tick":        m.tickStep,
 			"clear":       m.clearStep,
 			"corrupt":     m.corruptStep,
+			"begin sums":  m.beginSumsStep,
+			"finish sums": m.finishSumsStep,
 		})
 		m.finish()
 	})
 }
 
 func newModel(t *testing.T, rt *rapid.T) *model {
+	mode := rapid.SampledFrom([]VerifyMode{VerifyOff, VerifySampled, VerifyAlways}).Draw(rt, "verify")
+	rate := rapid.SampledFrom([]float64{0.3, 1}).Draw(rt, "rate")
 	m := &model{
-		rt: rt, mode: rapid.SampledFrom([]VerifyMode{VerifyOff, VerifySampled, VerifyAlways}).Draw(rt, "verify"),
+		rt: rt, compares: mode == VerifyAlways || mode == VerifySampled && rate == 1,
 		lost: make(map[Holder]bool), settled: make(map[objectKey]*stored), res: make(map[resKey]*pendingStore),
 		requests: make(map[string]*lease), reads: make(map[readKey]*openRead),
 	}
 	pool := newPool(t, 4096)
 	rt.Cleanup(func() { pool.Close() }) // as soon as this run has ended
-	m.rig = newRig(quiet{t}, verify(m.mode), func(c *Config) { c.Pool, c.Align, c.VerifyRate = pool, modelAlign, 0.3 })
+	m.rig = newRig(quiet{t}, verify(mode), func(c *Config) { c.Pool, c.Align, c.VerifyRate = pool, modelAlign, rate })
+	m.holdSums() // the steps take them
 	m.spaces = []space{
 		{m.Namespace("model", 2, "", "one group"), []int64{modelAlign}},
 		{m.Namespace("model", 2, "salt", "one group"), []int64{modelAlign}},
@@ -200,8 +207,21 @@ func (m *model) bytesOf(key objectKey) []byte {
 	return mem
 }
 
-// pinned reports whether anybody holds or reads the object.
+// waits reports whether the object's checksum is still to be taken.
+func (m *model) waits(key objectKey) bool {
+	for s := range m.core.sums.open {
+		if slices.Contains(s.objs, m.core.find(key)) {
+			return true
+		}
+	}
+	return false
+}
+
+// pinned reports whether anybody holds or reads the object, or waits for its checksum.
 func (m *model) pinned(o *stored) bool {
+	if m.waits(o.key) {
+		return true
+	}
 	for _, ls := range m.requests {
 		for k, n := range ls.left {
 			if n > 0 && ls.obj[k] == o {
@@ -284,6 +304,7 @@ func (m *model) tailsFirst(t *rapid.T, links map[objectKey][]objectKey) {
 
 // finish ends everything and demands that nothing is left over.
 func (m *model) finish() {
+	m.takeAllSums()
 	for k, rd := range m.reads {
 		m.EndRead(k.h, k.id.request, rd.rank, rd.rg)
 	}
@@ -295,6 +316,7 @@ func (m *model) finish() {
 			m.rt.Fatalf("commit at the end is %t, aborted %t", got, p.aborted)
 		}
 	}
+	m.takeAllSums()
 	for h := Holder(1); h <= m.core.lastHolder; h++ {
 		m.Gone(h)
 	}

@@ -201,3 +201,17 @@ func TestSabotageLateCommitSettles(t *testing.T) {
 		return nil
 	})
 }
+
+// A store that needs all memory notices that some was given away while it was being summed.
+func TestSabotageSumUnpinned(t *testing.T) {
+	notice(t, sabotage.SumUnpinned, VerifySampled, func(r *rig) error {
+		defer r.holdSums()()
+		w := r.NewHolder("w")
+		r.store(w, 0, r.rng("ab", 0))
+		if _, err := r.Prepare(w, 0, r.rng(prompt('x', 64), 0), r.size); err == nil {
+			return errors.New("the memory of two objects was given away while it was summed")
+		}
+		r.takeSums()
+		return nil
+	})
+}

@@ -19,8 +19,10 @@ func (c *Cache) Prepare(w Holder, rank int, r Range, sizes []int64) ([]Placed, e
 // Commit settles every reservation that w made under this identity (namespace, rank, first
 // and end chunk and the digest at the end) and reports whether all of them were pending
 // and are now served. A commit after an abort is false; it proves that its writer has
-// stopped, and frees what was quarantined for it. Checksums are taken before anything is
-// served, outside the lock.
+// stopped, and frees what was quarantined for it.
+//
+// Checksums are taken outside the lock: with VerifyAlways before anything is served, with
+// VerifySampled afterwards, unless much waits already.
 func (c *Cache) Commit(w Holder, rank int, r Range) bool {
 	res, mem, late := c.beginCommit(w, r.id(rank))
 	if late {
@@ -36,8 +38,8 @@ func (c *Cache) Commit(w Holder, rank int, r Range) bool {
 	return true
 }
 
-// beginCommit begins a commit, and finishes it if no checksums are to be taken; else it
-// returns the memory to sum.
+// beginCommit begins a commit, and finishes it unless checksums are to be taken first: then
+// it returns the memory to sum.
 func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byte, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,6 +51,7 @@ func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byt
 	}
 	if mem = c.core.startSums(res); len(mem) == 0 {
 		c.core.finishCommit(res, nil)
+		c.sumLater()
 	}
 	return res, mem, late
 }
@@ -57,6 +60,7 @@ func (c *Cache) finishCommit(res *reservation, sums []xxh3.Uint128) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.finishCommit(res, sums)
+	c.sumLater()
 }
 
 // Abort ends the reservations of this identity: the objects are absent. With proof that w
@@ -74,17 +78,4 @@ func (c *Cache) describe(h Holder) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.core.describe(h)
-}
-
-// compare reports, per check, whether the bytes are not what the checksum says.
-func compare(checks []check) (bad []bool) {
-	mem := make([][]byte, len(checks))
-	for i := range checks {
-		mem[i] = checks[i].mem
-	}
-	bad = make([]bool, len(checks))
-	for i, sum := range sumAll(mem) {
-		bad[i] = sum != checks[i].sum
-	}
-	return bad
 }

@@ -52,8 +52,10 @@ func (c *Cache) tick(now time.Time) (ended []expired, overdue []LeaseRow) {
 // clearPiece is how many objects Clear looks at under one hold of the lock.
 const clearPiece = 4096
 
-// Clear removes every object that no lease holds and returns how many, and their bytes.
+// Clear removes every object that no lease holds and returns how many, and their bytes. It
+// waits for the checksums of what was stored before.
 func (c *Cache) Clear() (objects int, bytes int64) {
+	c.awaitSums()
 	for next := ref(1); next != 0; {
 		var n int
 		var b int64

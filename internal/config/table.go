@@ -96,7 +96,7 @@ func memorySettings() []Setting {
 				"noop":        "makes the pool a write buffer of a second level, which is not served yet",
 			}}},
 		{Name: "verify", Default: VerifySampled,
-			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; the object is quarantined, counted and logged. off takes no checksums at all.",
+			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; the object is quarantined, counted and logged. always takes the checksum before a store is answered, sampled right after, normally within milliseconds: a change of the bytes in between goes unnoticed. off takes no checksums at all.",
 			value: choice{field: func(c *Serve) *string { return &c.Verify }, allowed: []string{VerifyOff, VerifySampled, VerifyAlways}}},
 		{Name: "verify-rate", Default: "0.01", Tuning: true,
 			Doc:   "Share of objects compared with --verify sampled.",

@@ -25,6 +25,7 @@ type Daemon struct {
 	listeners []*zmtp.Listener
 	http      *admin.HTTP
 	pool      *arena.Pool
+	cache     *cache.Cache
 	server    *server.Server
 
 	populate    *population
@@ -50,7 +51,7 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 	if err != nil {
 		return nil, err
 	}
-	c, err := cache.New(cache.Config{
+	d.cache, err = cache.New(cache.Config{
 		Pool:         d.pool,
 		Align:        cfg.AlignBytes,
 		Verify:       verifyMode(cfg.Verify),
@@ -64,13 +65,13 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 		return nil, err
 	}
 	d.server = server.New(server.Config{
-		Cache: c, Pool: d.pool, ChunkSize: cfg.ChunkSize,
+		Cache: d.cache, Pool: d.pool, ChunkSize: cfg.ChunkSize,
 		ReapTimeout: cfg.ReapTimeout, RegistrationGrace: cfg.RegistrationGrace,
 		Version: version, Log: log, Now: time.Now,
 	})
 	d.populate = startPopulation(d.pool, log)
 	d.serve(admin.Source{
-		Server: d.server, Cache: c, Pool: d.pool, Limits: limits, Population: d.populate.state,
+		Server: d.server, Cache: d.cache, Pool: d.pool, Limits: limits, Population: d.populate.state,
 		Endpoints: d.Endpoints(), Version: version, InstanceID: cfg.InstanceID,
 	})
 	return d, nil
@@ -143,6 +144,7 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	drained := d.server.Shutdown(ctx)
 	d.serving.Wait()
 	httpClosed := d.http.Close(ctx)
+	d.cache.Close()
 	return errors.Join(drained, httpClosed, d.pool.Close())
 }
 

@@ -55,6 +55,8 @@ const (
 	DoubleTerminal
 	// PublishFailedStore commits a save that failed, where the rule is to abort it.
 	PublishFailedStore
+	// SumUnpinned takes the checksum of a served object without keeping its memory.
+	SumUnpinned
 	// Switches is the number of switches.
 	Switches
 )
@@ -65,7 +67,7 @@ var names = [Switches]string{
 	"retry-retired", "watermark-from-scheduled", "lease-without-quorum", "pin-never-released",
 	"load-below-frontier", "free-on-deadline", "stale-completion-accepted",
 	"skip-producer-wait", "skip-copy-fence-before-commit", "reuse-staging-early", "skip-load-fence",
-	"double-terminal", "publish-failed-store",
+	"double-terminal", "publish-failed-store", "sum-unpinned",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.

@@ -160,6 +160,7 @@ func (h *house) close(t testing.TB) {
 			t.Errorf("requests left open: %+v", row)
 		}
 	}
+	h.cache.Close()
 	if err := h.cache.Check(); err != nil {
 		t.Errorf("cache: %v", err)
 	}
