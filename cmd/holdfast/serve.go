@@ -75,8 +75,14 @@ func serve(cmd *cobra.Command) error {
 	for _, w := range warnings {
 		log.Warn(w)
 	}
+	// Who reads our output may go, and a terminal may close; neither may end the server
+	// so that its pool stays behind.
+	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	if !signal.Ignored(syscall.SIGHUP) { // which nohup does
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	defer signal.Stop(signals)
 
 	d, err := daemon.Start(cfg, readBuild().version, log)
@@ -90,7 +96,7 @@ func serve(cmd *cobra.Command) error {
 	case s := <-signals:
 		log.Info("draining; a second signal ends it at once", "signal", s.String(), "seconds", cfg.Drain.Seconds())
 	case broken = <-d.Failed():
-		log.Error("an address can no longer be served; draining", "error", broken)
+		log.Error("the server cannot go on; draining", "error", broken)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.Drain)
 	defer cancel()

@@ -26,13 +26,18 @@ type program struct {
 }
 
 // startServe starts it and returns when it says that it is ready.
-func startServe(t *testing.T, args ...string) *program {
+func startServe(t *testing.T, args ...string) *program { return startServeTo(t, nil, args...) }
+
+// startServeTo is startServe with its stderr going to log, if that is not nil.
+func startServeTo(t *testing.T, log *os.File, args ...string) *program {
 	t.Helper()
 	p := &program{socket: filepath.Join(t.TempDir(), "s"), rest: make(chan struct{})}
 	all := append([]string{"serve", "--port=0", "--http-port=0", "--l1-size-gb=0.01", "--socket", p.socket}, args...)
 	p.cmd = exec.Command(os.Args[0], all...)
 	p.cmd.Env = append(os.Environ(), asProgram+"=1")
-	p.cmd.Stderr = &p.stderr
+	if p.cmd.Stderr = &p.stderr; log != nil {
+		p.cmd.Stderr = log
+	}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +85,7 @@ func (p *program) wait(t *testing.T) int {
 }
 
 func TestServeEndsOnSignal(t *testing.T) {
-	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		p := startServe(t)
 		if err := p.cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
@@ -88,6 +93,34 @@ func TestServeEndsOnSignal(t *testing.T) {
 		if code := p.wait(t); code != 0 {
 			t.Errorf("%v: exit %d: %s", s, code, p.stderr.String())
 		}
+	}
+}
+
+// TestLogReaderGone: a server whose output nobody reads any more goes on.
+func TestLogReaderGone(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startServeTo(t, w, "--log-level=debug")
+	if err := errors.Join(w.Close(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.Dial(t.Context(), "ipc://"+p.socket, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 3 { // each writes a line
+		if err := c.Clear(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.wait(t); code != 0 {
+		t.Errorf("exit %d", code)
 	}
 }
 

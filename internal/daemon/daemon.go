@@ -28,15 +28,15 @@ type Daemon struct {
 	cache     *cache.Cache
 	server    *server.Server
 
-	populate    *population
-	serving     sync.WaitGroup
-	serveFailed chan error
+	populate *population
+	serving  sync.WaitGroup
+	failed   chan error
 }
 
 // Start brings a server up and returns as soon as it answers; the pool's pages are backed
 // afterwards. On an error nothing is left behind.
 func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err error) {
-	d := &Daemon{cfg: cfg, log: log, serveFailed: make(chan error, 2)}
+	d := &Daemon{cfg: cfg, log: log, failed: make(chan error, 3)}
 	defer func() {
 		if err != nil {
 			d.undo()
@@ -69,7 +69,7 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 		ReapTimeout: cfg.ReapTimeout, RegistrationGrace: cfg.RegistrationGrace,
 		Version: version, Log: log, Now: time.Now,
 	})
-	d.populate = startPopulation(d.pool, log)
+	d.populate = startPopulation(d.pool, log, d.failed)
 	d.serve(admin.Source{
 		Server: d.server, Cache: d.cache, Pool: d.pool, Limits: limits, Population: d.populate.state,
 		Endpoints: d.Endpoints(), Version: version, InstanceID: cfg.InstanceID,
@@ -114,7 +114,7 @@ func (d *Daemon) serve(source admin.Source) {
 	for _, l := range d.listeners {
 		d.serving.Go(func() {
 			if err := d.server.Serve(l); err != nil {
-				d.serveFailed <- fmt.Errorf("serve %s: %w", l.Endpoint(), err)
+				d.failed <- fmt.Errorf("serve %s: %w", l.Endpoint(), err)
 			}
 		})
 	}
@@ -134,8 +134,9 @@ func (d *Daemon) undo() {
 	}
 }
 
-// Failed yields an error if an address can no longer be served.
-func (d *Daemon) Failed() <-chan error { return d.serveFailed }
+// Failed yields an error if the server cannot go on: an address can no longer be served, or
+// there is no memory behind the pool.
+func (d *Daemon) Failed() <-chan error { return d.failed }
 
 // Stop drains: nothing new is accepted, open stores and reads may finish until ctx ends.
 // Then every connection is closed and the pool is unlinked, also when draining failed.

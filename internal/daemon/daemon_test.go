@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-kv/holdfast/client"
+	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/config"
 )
 
@@ -98,6 +99,22 @@ func TestConfiguredName(t *testing.T) {
 	defer stop(t, d)
 	if d.PoolName() != c.ShmName || !exists("/dev/shm/"+c.ShmName) {
 		t.Errorf("pool %q, want %q", d.PoolName(), c.ShmName)
+	}
+}
+
+// TestNoMemoryBehindThePool: a store into a page that the kernel cannot back kills its
+// process, so a server that finds out ends before one comes. The object's end is taken away,
+// which is to its pages what a full file system is.
+func TestNoMemoryBehindThePool(t *testing.T) {
+	d := start(t, small(t), io.Discard)
+	defer stop(t, d)
+	<-d.populate.done
+	if err := os.Truncate(filepath.Join("/dev/shm", d.PoolName()), 0); err != nil {
+		t.Fatal(err)
+	}
+	d.populate = startPopulation(d.pool, d.log, d.failed)
+	if err := <-d.Failed(); !errors.Is(err, arena.ErrNoRoom) {
+		t.Errorf("failed with %v", err)
 	}
 }
 

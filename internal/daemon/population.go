@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -20,17 +21,19 @@ type population struct {
 	now admin.Population
 }
 
-func startPopulation(pool *arena.Pool, log *slog.Logger) *population {
+// startPopulation begins the work. If memory runs out the reason goes to failed, which has
+// room for it: who served on would, at some store, kill the client that writes, or itself.
+func startPopulation(pool *arena.Pool, log *slog.Logger, failed chan<- error) *population {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &population{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		p.run(ctx, pool, log)
+		p.run(ctx, pool, log, failed)
 	}()
 	return p
 }
 
-func (p *population) run(ctx context.Context, pool *arena.Pool, log *slog.Logger) {
+func (p *population) run(ctx context.Context, pool *arena.Pool, log *slog.Logger, failed chan<- error) {
 	start := time.Now()
 	report := reporter{size: pool.Size(), log: log, last: start}
 	err := pool.Populate(ctx, func(done int64) {
@@ -48,7 +51,7 @@ func (p *population) run(ctx context.Context, pool *arena.Pool, log *slog.Logger
 		log.Info("this kernel cannot back the pool ahead of its use", "error", err)
 	case err != nil:
 		p.now.Err = err
-		log.Error("the pool's memory could not be backed; writes into it may kill their process", "error", err)
+		failed <- fmt.Errorf("%w; others took the memory since the pool was made: lower --l1-size-gb, or give this server more room", err)
 	default:
 		p.now.Done = true
 		log.Info("pool is backed by memory", "bytes", pool.Size(), "seconds", time.Since(start).Seconds())
