@@ -82,6 +82,21 @@ type Result struct {
 // device whose error is sticky fails each; a call that failed once must not cost memory.
 const drainAttempts = 3
 
+// drain is what the attempts to fence both streams have proven. Nothing is enqueued between
+// them, so a stream that was fenced once stays so.
+type drain struct {
+	tries         int
+	first, second bool
+}
+
+// add counts an attempt and reports whether both streams are fenced.
+func (d *drain) add(r Result) bool {
+	d.tries++
+	d.first = d.first || r.FirstErr == nil
+	d.second = d.second || r.SecondErr == nil
+	return d.first && d.second
+}
+
 // job is a transfer as a state machine without I/O.
 type job interface {
 	what() *task

@@ -247,9 +247,9 @@ func TestInvariant08OnThreads(t *testing.T) {
 				load := newWorkload(r)
 				arm(r, k)
 				out := newOutputs()
+				planes := r.planes()
+				_ = r.compute.Launch("forward", func() { fill(planes, 0, seq(0, 8)) }, r.pools...)
 				for _, m := range load.metas {
-					planes := r.planes()
-					_ = r.compute.Launch("forward", func() { fill(planes, 0, seq(0, 8)) }, r.pools...)
 					w.Start(m)
 				}
 				closing := w.Close(context.Background())

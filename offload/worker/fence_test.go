@@ -220,7 +220,7 @@ func TestUnfencedTransferFailsLoudly(t *testing.T) {
 	task, err := saveTask(save, r.layout)
 	check(t, err)
 	s.half.open(task, r.now)
-	s.half.saves.jobs = append(s.half.saves.jobs, newSave(task)) // as dispatch must never do
+	s.half.saves.jobs = append(s.half.saves.jobs, newSave(task, Fence{})) // as dispatch must never do
 	out := r.run(s)
 	if d := out.oneSave(t, save.Op); d.Outcome != transfer.Rejected || !errors.Is(d.Err, ErrUnfenced) || d.Fenced != 0 {
 		t.Errorf("%+v", d)

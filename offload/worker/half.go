@@ -138,15 +138,16 @@ func (h *half) dispatchSave(s offload.SaveSpec, producer *once, now time.Time) {
 	if err == nil && h.closed {
 		err = ErrClosed
 	}
+	var fence Fence
 	if err == nil {
-		t.fence, err = producer.share(h.recorder)
+		fence, err = producer.share(h.recorder)
 	}
 	if err != nil {
 		h.log.Warn("save rejected", "rank", h.rank, "op", t.op.String(), "err", err)
 		h.core.SaveDone(offload.SaveDone{Op: t.op, Outcome: transfer.Rejected, Err: err}, now)
 		return
 	}
-	h.saves.jobs = append(h.saves.jobs, newSave(t))
+	h.saves.jobs = append(h.saves.jobs, newSave(t, fence))
 }
 
 func (h *half) dispatchLoad(s offload.LoadSpec, before *once, now time.Time) {
@@ -164,8 +165,8 @@ func (h *half) dispatchLoad(s offload.LoadSpec, before *once, now time.Time) {
 		h.core.LoadDone(offload.LoadDone{Op: t.op, OK: err == nil, Err: err}, now)
 		return
 	}
-	t.fence, err = before.share(h.recorder)
-	h.loads.jobs = append(h.loads.jobs, newLoad(t, err))
+	fence, err := before.share(h.recorder)
+	h.loads.jobs = append(h.loads.jobs, newLoad(t, fence, err))
 }
 
 // open enters a task in the books; a replay is refused and logged.

@@ -24,12 +24,16 @@ type load struct {
 	order    []int // slots, in the order of work
 	n        int
 	launched bool
-	tries    int
+	drain    drain
 	err      error
 }
 
-// newLoad returns the machine of a load. With an error it is one that may not be carried out.
-func newLoad(t *task, err error) *load { return &load{task: t, step: Prepare, err: err} }
+// newLoad returns the machine of a load whose scatters wait for the fence. With an error it
+// is one that may not be carried out, and the fence may be zero.
+func newLoad(t *task, before Fence, err error) *load {
+	t.fence = before
+	return &load{task: t, step: Prepare, err: err}
+}
 
 func (l *load) Cancel(err error) { l.err = errors.Join(l.err, err) }
 
@@ -101,12 +105,14 @@ func (l *load) begun(r Result) {
 }
 
 func (l *load) drained(r Result) {
-	if r.FirstErr == nil && r.SecondErr == nil {
-		l.step = EndLoad
-		return
+	proven := l.drain.add(r)
+	if err := errors.Join(r.FirstErr, r.SecondErr); err != nil {
+		l.fail(err)
 	}
-	l.fail(errors.Join(r.FirstErr, r.SecondErr))
-	if l.tries++; l.tries == drainAttempts {
+	switch {
+	case proven:
+		l.step = EndLoad
+	case l.drain.tries == drainAttempts:
 		l.step = Hold
 	}
 }

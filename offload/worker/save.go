@@ -29,14 +29,16 @@ type save struct {
 	safe     []int  // to be reported with the next action
 	launched int    // slots whose gather may run
 	fenced   int
-	tries    int
+	drain    drain
 	proven   bool // both streams were drained
 	stored   bool
 	err      error
 	outcome  transfer.Outcome
 }
 
-func newSave(t *task) *save {
+// newSave returns the machine of a save whose gathers wait for the producer's fence.
+func newSave(t *task, producer Fence) *save {
+	t.fence = producer
 	return &save{task: t, step: Prepare, reported: make([]bool, t.chunks()), outcome: transfer.Rejected}
 }
 
@@ -145,13 +147,12 @@ func (s *save) enqueued(r Result) {
 
 // drained decides after the streams were fenced, or could not be.
 func (s *save) drained(r Result) {
-	if r.FirstErr != nil || r.SecondErr != nil {
-		s.fail(errors.Join(r.FirstErr, r.SecondErr))
-		if s.tries++; s.tries < drainAttempts {
-			return
-		}
-	} else {
-		s.proven = true
+	s.proven = s.drain.add(r)
+	if err := errors.Join(r.FirstErr, r.SecondErr); err != nil {
+		s.fail(err)
+	}
+	if !s.proven && s.drain.tries < drainAttempts {
+		return
 	}
 	if s.err == nil {
 		s.step = Commit
@@ -160,7 +161,7 @@ func (s *save) drained(r Result) {
 	// What was never launched is never read, and what was launched is read no more if the stream that
 	// reads was fenced.
 	for i, slot := range s.order {
-		if i >= s.launched || r.FirstErr == nil {
+		if i >= s.launched || s.drain.first {
 			s.isSafe(s.chunkOf[slot])
 		}
 	}
