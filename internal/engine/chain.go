@@ -10,10 +10,10 @@ import (
 // the tokens only.
 const noParent = ^uint64(0)
 
-// chain is the prefix hash chain of a token list that only grows: xxHash-64 over the parent's
+// Chain is the prefix hash chain of a token list that only grows: xxHash-64 over the parent's
 // hash and the tokens of one block (offload specification §2.1). It is the only walker: every
 // chain has the same start, algorithm and slicing.
-type chain struct {
+type Chain struct {
 	salt   string
 	block  int // tokens
 	seed   uint64
@@ -21,8 +21,9 @@ type chain struct {
 	buf    []byte
 }
 
-func newChain(salt string, block int) *chain {
-	c := &chain{salt: salt, block: block, seed: noParent}
+// NewChain returns the chain of a tenant, for blocks of so many tokens.
+func NewChain(salt string, block int) *Chain {
+	c := &Chain{salt: salt, block: block, seed: noParent}
 	if salt != "" {
 		c.seed = xxhash.Sum64String(salt)
 	}
@@ -30,7 +31,7 @@ func newChain(salt string, block int) *chain {
 }
 
 // extend hashes blocks until there are n. The tokens of blocks hashed before must not have changed.
-func (c *chain) extend(tokens []uint32, n int) {
+func (c *Chain) extend(tokens []uint32, n int) {
 	for i := len(c.hashes); i < n; i++ {
 		c.buf = c.buf[:0]
 		if i > 0 || c.salt != "" {
@@ -44,7 +45,7 @@ func (c *chain) extend(tokens []uint32, n int) {
 }
 
 // parent is the hash before block i.
-func (c *chain) parent(i int) uint64 {
+func (c *Chain) parent(i int) uint64 {
 	if i == 0 {
 		return c.seed
 	}

@@ -92,8 +92,7 @@ func (c *Config) complete() error {
 type Engine struct {
 	cfg   Config
 	w     *weights
-	pool  *pool
-	owner *owner
+	pool  *Pool
 	ranks []*rank
 	crew  *crew
 	sched *offload.Scheduler // nil without offload
@@ -127,10 +126,9 @@ func New(cfg Config) (e *Engine, err error) {
 		return nil, err
 	}
 	e = &Engine{cfg: cfg, w: newWeights(cfg.Model), ids: make(map[string]*Request)}
-	e.pool = newPool(cfg.Blocks, cfg.BlockSize, !cfg.NoPrefixCache)
-	e.owner = newOwner(e.pool)
+	e.pool = NewPool(cfg.Blocks, cfg.BlockSize, !cfg.NoPrefixCache)
 	if cfg.Lookups != nil {
-		if e.sched, err = offload.NewScheduler(cfg.Offload, e.owner, cfg.Lookups); err != nil {
+		if e.sched, err = offload.NewScheduler(cfg.Offload, e.pool, cfg.Lookups); err != nil {
 			return nil, err
 		}
 	}
@@ -168,7 +166,7 @@ func (e *Engine) Submit(id string, prompt []uint32, want int, salt string) (*Req
 			return bad("token %d, the vocabulary has %d", t, e.cfg.Model.Vocab)
 		}
 	}
-	r := &Request{id: id, salt: salt, prompt: len(prompt), want: want, chain: newChain(salt, e.cfg.BlockSize)}
+	r := &Request{id: id, salt: salt, prompt: len(prompt), want: want, chain: NewChain(salt, e.cfg.BlockSize)}
 	r.tokens = append(r.tokens, prompt...)
 	e.ids[id] = r
 	e.waiting = append(e.waiting, r)
@@ -184,7 +182,7 @@ func (e *Engine) Abort(r *Request) {
 }
 
 // ClearPrefixCache makes the engine forget all KV that no request uses.
-func (e *Engine) ClearPrefixCache() { e.pool.clear() }
+func (e *Engine) ClearPrefixCache() { e.pool.Clear() }
 
 // Idle reports whether nothing is left to do.
 func (e *Engine) Idle() bool {
@@ -211,7 +209,7 @@ func (e *Engine) Run(ctx context.Context) error {
 // Stats returns the counters.
 func (e *Engine) Stats() Stats {
 	s := e.stats
-	s.Evicted = e.pool.evicted
+	s.Evicted = e.pool.Evicted()
 	return s
 }
 
@@ -223,10 +221,10 @@ func (e *Engine) Half(rank int) Half { return e.ranks[rank].half }
 
 // Check recounts all books: every share of a block has a known holder.
 func (e *Engine) Check() error {
-	want := make(map[int]int)
+	held := make(map[int]int)
 	count := func(blocks []int) {
 		for _, b := range blocks {
-			want[b]++
+			held[b]++
 		}
 	}
 	for _, r := range e.ids {
@@ -235,13 +233,10 @@ func (e *Engine) Check() error {
 	for _, r := range e.deferred {
 		count(r.table)
 	}
-	for b, n := range e.owner.lent {
-		want[b] += n
-	}
 	if n := len(e.waiting) + len(e.running) + len(e.parked); n != len(e.ids) {
 		return fmt.Errorf("%d requests in queues, %d known", n, len(e.ids))
 	}
-	err := e.pool.check(want)
+	err := e.pool.Check(held)
 	if e.sched != nil {
 		err = errors.Join(err, e.sched.Check())
 	}

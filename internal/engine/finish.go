@@ -38,7 +38,7 @@ func (e *Engine) finish(r *Request, err error) {
 	}
 	r.table = slices.DeleteFunc(r.table, func(b int) bool { return kept[b] })
 	e.freeTable(r)
-	e.owner.lend(protected)
+	e.pool.Lend(protected)
 	e.sched.ActivateLeases(r, protected)
 }
 
@@ -57,6 +57,6 @@ func (e *Engine) freeDeferred() {
 // freeTable gives a request's shares back, the end of the prefix first.
 func (e *Engine) freeTable(r *Request) {
 	slices.Reverse(r.table)
-	e.pool.release(r.table)
+	e.pool.Free(r.table)
 	r.table = nil
 }

@@ -116,8 +116,8 @@ func (h *house) run() {
 			h.t.Fatal("does not end")
 		}
 	}
-	if len(h.owner.lent) != 0 {
-		h.t.Fatalf("the connector still holds %v", h.owner.lent)
+	if n := h.pool.Lent(); n != 0 {
+		h.t.Fatalf("the connector still holds %d shares", n)
 	}
 }
 

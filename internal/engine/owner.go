@@ -2,63 +2,67 @@ package engine
 
 import "github.com/holdfast-kv/holdfast/offload"
 
-// owner is the pool as the connector's scheduler half sees it. It knows which shares the
-// scheduler half holds.
-type owner struct {
-	*pool
-	lent map[int]int // block → shares
+// The pool as the connector sees it.
+
+var _ offload.BlockOwner = (*Pool)(nil)
+
+// Chained is implemented by sequences that keep their chain, so that nothing is hashed twice.
+// The tokens begin with the prompt.
+type Chained interface {
+	Chain() (*Chain, []uint32)
 }
 
-var _ offload.BlockOwner = (*owner)(nil)
-
-func newOwner(p *pool) *owner { return &owner{p, make(map[int]int)} }
+func (p *Pool) chainOf(s offload.Sequence) (*Chain, []uint32) {
+	if k, ok := s.(Chained); ok {
+		return k.Chain()
+	}
+	return NewChain(s.Salt(), p.size), s.Prompt()
+}
 
 // BlockSize returns the tokens of a block.
-func (o *owner) BlockSize() int { return o.size }
+func (p *Pool) BlockSize() int { return p.size }
 
 // PrefixCaching reports whether blocks can be found by hash.
-func (o *owner) PrefixCaching() bool { return o.caching }
+func (p *Pool) PrefixCaching() bool { return p.caching }
 
-// AcquirePrefix claims what is still there of tokens [from, to) of the prompt.
-func (o *owner) AcquirePrefix(s offload.Sequence, from, to int) []int {
-	c, tokens := o.chainOf(s)
-	got := o.acquire(c, tokens, from/o.size, min(to, len(tokens))/o.size)
-	o.lend(got)
+// AcquirePrefix claims for the connector what is still there of tokens [from, to).
+func (p *Pool) AcquirePrefix(s offload.Sequence, from, to int) []int {
+	got := p.acquire(s, from, to)
+	p.Lend(got)
 	return got
 }
 
-// Release takes shares back that the scheduler half claimed.
-func (o *owner) Release(blocks []int) {
-	o.takeBack(blocks)
-}
+// Release takes shares back that the connector claimed with AcquirePrefix.
+func (p *Pool) Release(blocks []int) { p.TakeBack(blocks) }
 
 // PublishLoaded makes loaded blocks findable.
-func (o *owner) PublishLoaded(s offload.Sequence, from, to int) int {
-	c, tokens := o.chainOf(s)
-	return o.size * o.publish(c, tokens, s.Blocks(), from/o.size, to/o.size)
+func (p *Pool) PublishLoaded(s offload.Sequence, from, to int) int {
+	return p.Publish(s, s.Blocks(), from, to)
 }
 
-// chainOf returns the one chain of a request of this engine, which covers generated tokens too.
-func (o *owner) chainOf(s offload.Sequence) (*chain, []uint32) {
-	if r, ok := s.(*Request); ok {
-		return r.chain, r.tokens
-	}
-	return newChain(s.Salt(), o.size), s.Prompt()
-}
-
-// lend notes that the scheduler half holds one share of each block more.
-func (o *owner) lend(blocks []int) {
+// Lend notes that one share of each block, of the caller's, is the connector's now: with
+// Scheduler.ActivateLeases.
+func (p *Pool) Lend(blocks []int) {
 	for _, b := range blocks {
-		o.lent[b]++
+		p.lent[b]++
 	}
 }
 
-// takeBack gives one share of each block from the scheduler half back to the pool.
-func (o *owner) takeBack(blocks []int) {
+// TakeBack frees one share of each block that the connector held: what Scheduler.TakeReleases
+// gives.
+func (p *Pool) TakeBack(blocks []int) {
 	for _, b := range blocks {
-		if o.lent[b]--; o.lent[b] == 0 {
-			delete(o.lent, b)
+		if p.lent[b]--; p.lent[b] == 0 {
+			delete(p.lent, b)
 		}
 	}
-	o.release(blocks)
+	p.Free(blocks)
+}
+
+// Lent is the number of shares that the connector holds.
+func (p *Pool) Lent() (shares int) {
+	for _, n := range p.lent {
+		shares += n
+	}
+	return shares
 }

@@ -5,11 +5,15 @@ import (
 	"slices"
 
 	"github.com/holdfast-kv/holdfast/internal/invariant"
+	"github.com/holdfast-kv/holdfast/offload"
 )
 
-// pool is the books of the paged KV pool: who holds which block, and what is in it. A block
-// is live (it has shares), cached (no share, but content that can be found by hash) or vacant.
-type pool struct {
+// Pool is the books of a paged KV pool: who holds which block, and what is in it. A block is
+// live (it has shares), cached (no share, but content that can be found by hash) or vacant.
+// A share is one reference: whoever gets blocks from Match, Allocate or AcquirePrefix holds one
+// of each. Pool is the connector's BlockOwner, and knows which shares the connector holds. It
+// is a plain value for one goroutine at a time.
+type Pool struct {
 	size    int // tokens per block
 	caching bool
 	blocks  []block
@@ -17,6 +21,7 @@ type pool struct {
 	vacant  lowest
 	cached  recency
 	live    int
+	lent    map[int]int // block → shares of the connector
 	evicted uint64
 }
 
@@ -29,25 +34,32 @@ type block struct {
 	tokens []uint32
 }
 
-// newPool returns a pool of n vacant blocks.
-func newPool(n, size int, caching bool) *pool {
-	p := &pool{size: size, caching: caching, blocks: make([]block, n), index: make(map[uint64]int), cached: newRecency(n)}
+// NewPool returns a pool of n vacant blocks of size tokens. Without caching, nothing is found
+// by hash.
+func NewPool(n, size int, caching bool) *Pool {
+	p := &Pool{
+		size: size, caching: caching, blocks: make([]block, n), index: make(map[uint64]int),
+		cached: newRecency(n), lent: make(map[int]int),
+	}
 	for b := range n {
 		p.vacant.push(b)
 	}
 	return p
 }
 
-// free is the number of blocks that allocate could give.
-func (p *pool) free() int { return p.vacant.len() + p.cached.len() }
+// Available is the number of blocks that Allocate could give.
+func (p *Pool) Available() int { return p.vacant.len() + p.cached.len() }
 
-// allocate takes n blocks, each with one share: the lowest vacant ones, then those released
+// Evicted is how often content was given up for an allocation.
+func (p *Pool) Evicted() uint64 { return p.evicted }
+
+// Allocate takes n blocks, each with one share: the lowest vacant ones, then those released
 // longest ago. All or nothing.
-func (p *pool) allocate(n int) ([]int, bool) {
-	if n > p.free() {
+func (p *Pool) Allocate(n int) ([]int, bool) {
+	if n > p.Available() {
 		return nil, false
 	}
-	out := make([]int, 0, n)
+	out := make([]int, 0, max(n, 0))
 	for range n {
 		b, ok := p.vacant.pop()
 		if !ok {
@@ -64,7 +76,7 @@ func (p *pool) allocate(n int) ([]int, bool) {
 }
 
 // claim adds a share to a block that is live or cached.
-func (p *pool) claim(b int) {
+func (p *Pool) claim(b int) {
 	if p.blocks[b].shares == 0 {
 		p.cached.remove(b)
 		p.live++
@@ -72,13 +84,14 @@ func (p *pool) claim(b int) {
 	p.blocks[b].shares++
 }
 
-// release takes one share of each block. The last share of a block leaves it cached if it can
-// be found, else vacant. Blocks released later are evicted later, so tables are released from
-// their end.
-func (p *pool) release(blocks []int) {
+// Free takes one share of each block; a share that does not exist is a defect of the caller.
+// The last share of a block leaves it cached if it can be found, else vacant. Of cached blocks
+// those freed first are evicted first, so a table is freed from its end.
+func (p *Pool) Free(blocks []int) {
 	for _, b := range blocks {
-		invariant.Check(b >= 0 && b < len(p.blocks) && p.blocks[b].shares > 0, "engine: block %d is released without a share", b)
-		if b < 0 || b >= len(p.blocks) || p.blocks[b].shares == 0 {
+		known := b >= 0 && b < len(p.blocks) && p.blocks[b].shares > 0
+		invariant.Check(known, "engine: block %d is freed without a share", b)
+		if !known {
 			continue
 		}
 		if p.blocks[b].shares--; p.blocks[b].shares > 0 {
@@ -95,7 +108,7 @@ func (p *pool) release(blocks []int) {
 }
 
 // forget drops a block's content.
-func (p *pool) forget(b int) {
+func (p *Pool) forget(b int) {
 	k := &p.blocks[b]
 	if at, ok := p.index[k.hash]; k.hashed && ok && at == b {
 		delete(p.index, k.hash)
@@ -104,7 +117,7 @@ func (p *pool) forget(b int) {
 }
 
 // find returns the block that holds block i of the chain, checked by its tokens.
-func (p *pool) find(c *chain, tokens []uint32, i int) (int, bool) {
+func (p *Pool) find(c *Chain, tokens []uint32, i int) (int, bool) {
 	b, ok := p.index[c.hashes[i]]
 	if !ok || !p.holds(b, c, tokens, i) {
 		return 0, false
@@ -113,38 +126,22 @@ func (p *pool) find(c *chain, tokens []uint32, i int) (int, bool) {
 }
 
 // holds compares a block's content with block i of the chain.
-func (p *pool) holds(b int, c *chain, tokens []uint32, i int) bool {
+func (p *Pool) holds(b int, c *Chain, tokens []uint32, i int) bool {
 	k := &p.blocks[b]
 	return k.hashed && k.hash == c.hashes[i] && k.parent == c.parent(i) && k.salt == c.salt &&
 		slices.Equal(k.tokens, tokens[i*p.size:(i+1)*p.size])
 }
 
-// match returns the blocks that hold the longest prefix of the tokens, at most n. It claims nothing.
-func (p *pool) match(c *chain, tokens []uint32, n int) []int {
+// acquire claims the blocks of tokens [from, to) that are still there, whole blocks up to the
+// first that is not.
+func (p *Pool) acquire(s offload.Sequence, from, to int) (got []int) {
 	if !p.caching {
 		return nil
 	}
-	c.extend(tokens, n)
-	var found []int
-	for i := range n {
-		b, ok := p.find(c, tokens, i)
-		if !ok {
-			break
-		}
-		found = append(found, b)
-	}
-	return found
-}
-
-// acquire claims the blocks of [from, to) of the chain that are still there, up to the first
-// that is not.
-func (p *pool) acquire(c *chain, tokens []uint32, from, to int) []int {
-	if !p.caching {
-		return nil
-	}
-	c.extend(tokens, to)
-	var got []int
-	for i := from; i < to; i++ {
+	c, tokens := p.chainOf(s)
+	end := min(to, len(tokens)) / p.size
+	c.extend(tokens, end)
+	for i := from / p.size; i < end; i++ {
 		b, ok := p.find(c, tokens, i)
 		if !ok {
 			break
@@ -155,42 +152,54 @@ func (p *pool) acquire(c *chain, tokens []uint32, from, to int) []int {
 	return got
 }
 
-// publish makes blocks [from, to) of a table findable by hash and returns how many of them
-// have their content noted now. A hash that is taken keeps its block: then the own block is
-// only annotated. It stops at a gap in the chain, and where the content of a block or of a
-// hash's holder is not what it should be.
-func (p *pool) publish(c *chain, tokens []uint32, table []int, from, to int) int {
-	if !p.caching || from >= to {
+// Match claims the blocks that hold the longest prefix of tokens [0, limit): whole blocks. So
+// that the last token is computed, limit is the number of tokens less one.
+func (p *Pool) Match(s offload.Sequence, limit int) []int { return p.acquire(s, 0, limit) }
+
+// Publish makes the blocks of tokens [from, to) of a table findable by hash: whole blocks, of
+// which a forward or a load has completed. It returns how many tokens have their block noted
+// now. A hash that is taken keeps its block: then the own block is only annotated. It stops at
+// a gap in the chain, and where the content of a block or of a hash's holder is not what it
+// should be.
+func (p *Pool) Publish(s offload.Sequence, table []int, from, to int) int {
+	if !p.caching {
 		return 0
 	}
-	c.extend(tokens, to)
-	if from > 0 && !p.holds(table[from-1], c, tokens, from-1) {
+	c, tokens := p.chainOf(s)
+	first, end := from/p.size, min(to/p.size, len(tokens)/p.size, len(table))
+	if first >= end {
 		return 0
 	}
-	for i := from; i < to; i++ {
-		b := table[i]
-		k := &p.blocks[b]
-		if k.hashed {
-			if !p.holds(b, c, tokens, i) {
-				return i - from
-			}
-			continue
-		}
-		if at, taken := p.index[c.hashes[i]]; taken {
-			if !p.holds(at, c, tokens, i) {
-				return i - from
-			}
-		} else {
-			p.index[c.hashes[i]] = b
-		}
-		k.hashed, k.hash, k.parent, k.salt = true, c.hashes[i], c.parent(i), c.salt
-		k.tokens = slices.Clone(tokens[i*p.size : (i+1)*p.size])
+	c.extend(tokens, end)
+	if first > 0 && !p.holds(table[first-1], c, tokens, first-1) {
+		return 0
 	}
-	return to - from
+	for i := first; i < end; i++ {
+		if !p.annotate(table[i], c, tokens, i) {
+			return (i - first) * p.size
+		}
+	}
+	return (end - first) * p.size
 }
 
-// clear makes every block unfindable. Live blocks stay live.
-func (p *pool) clear() {
+// annotate notes that a block holds block i of the chain.
+func (p *Pool) annotate(b int, c *Chain, tokens []uint32, i int) bool {
+	k := &p.blocks[b]
+	if k.hashed {
+		return p.holds(b, c, tokens, i)
+	}
+	if at, taken := p.index[c.hashes[i]]; !taken {
+		p.index[c.hashes[i]] = b
+	} else if !p.holds(at, c, tokens, i) {
+		return false
+	}
+	k.hashed, k.hash, k.parent, k.salt = true, c.hashes[i], c.parent(i), c.salt
+	k.tokens = slices.Clone(tokens[i*p.size : (i+1)*p.size])
+	return true
+}
+
+// Clear makes every block unfindable. Live blocks stay live.
+func (p *Pool) Clear() {
 	for p.cached.len() > 0 {
 		b := p.cached.oldest()
 		p.cached.remove(b)
@@ -202,8 +211,9 @@ func (p *pool) clear() {
 	}
 }
 
-// check recounts the books. want has the shares that are known to exist, by block.
-func (p *pool) check(want map[int]int) error {
+// Check recounts the books. held has the shares that the engine's own tables have, by block;
+// with those of the connector they must be all.
+func (p *Pool) Check(held map[int]int) error {
 	live := 0
 	isVacant := make([]bool, len(p.blocks))
 	for _, b := range p.vacant.ids {
@@ -211,8 +221,8 @@ func (p *pool) check(want map[int]int) error {
 	}
 	for b := range p.blocks {
 		k := &p.blocks[b]
-		if k.shares != want[b] {
-			return fmt.Errorf("block %d has %d shares, its holders have %d", b, k.shares, want[b])
+		if want := held[b] + p.lent[b]; k.shares != want || p.lent[b] < 0 {
+			return fmt.Errorf("block %d has %d shares, its holders have %d, of which the connector %d", b, k.shares, want, p.lent[b])
 		}
 		if k.shares > 0 {
 			live++
@@ -233,8 +243,8 @@ func (p *pool) check(want map[int]int) error {
 			return fmt.Errorf("hash %#x leads to block %d, which does not have it", hash, b)
 		}
 	}
-	if live != p.live || live+p.free() != len(p.blocks) {
-		return fmt.Errorf("%d blocks live, booked %d, and %d free of %d", live, p.live, p.free(), len(p.blocks))
+	if live != p.live || live+p.Available() != len(p.blocks) {
+		return fmt.Errorf("%d blocks live, booked %d, and %d free of %d", live, p.live, p.Available(), len(p.blocks))
 	}
 	return nil
 }

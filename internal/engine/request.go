@@ -39,8 +39,8 @@ type Request struct {
 	table     []int
 	cached    int // tokens whose KV is there or scheduled
 	forwarded int // tokens whose forward has completed
-	published int // blocks
-	chain     *chain
+	published int // tokens, whole blocks
+	chain     *Chain
 }
 
 // Info is what became of a request on its way.
@@ -52,7 +52,10 @@ type Info struct {
 	Prefilled   int // tokens forwarded in prefills
 }
 
-var _ offload.Sequence = (*Request)(nil)
+var (
+	_ offload.Sequence = (*Request)(nil)
+	_ Chained          = (*Request)(nil)
+)
 
 // RequestID returns the id given to Submit.
 func (r *Request) RequestID() string { return r.id }
@@ -71,6 +74,9 @@ func (r *Request) Forwarded() int { return r.forwarded }
 
 // Blocks returns the block table.
 func (r *Request) Blocks() []int { return r.table }
+
+// Chain returns the prefix hash chain of prompt and generated tokens.
+func (r *Request) Chain() (*Chain, []uint32) { return r.chain, r.tokens }
 
 // Done reports whether the request is over.
 func (r *Request) Done() bool { return r.status == over }

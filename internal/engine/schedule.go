@@ -80,19 +80,16 @@ func (e *Engine) admit(plan []work, budget *int) []work {
 // place gives a request blocks for all its tokens: those that the prefix cache has, and new ones.
 // At least one token is left to forward, since logits come from nowhere else.
 func (e *Engine) place(r *Request) bool {
-	hits := e.pool.match(r.chain, r.tokens, (len(r.tokens)-1)/e.pool.size)
-	for _, b := range hits { // before allocate could evict them
-		e.pool.claim(b)
-	}
-	rest, ok := e.pool.allocate((len(r.tokens)+e.pool.size-1)/e.pool.size - len(hits))
+	hits := e.pool.Match(r, len(r.tokens)-1) // before Allocate could evict them
+	rest, ok := e.pool.Allocate((len(r.tokens)+e.pool.size-1)/e.pool.size - len(hits))
 	if !ok {
 		slices.Reverse(hits)
-		e.pool.release(hits)
+		e.pool.Free(hits)
 		return false
 	}
 	r.table = append(hits, rest...)
-	r.published = len(hits)
 	r.cached = len(hits) * e.pool.size
+	r.published = r.cached
 	r.forwarded = r.cached
 	r.info.PrefixHits = r.cached
 	return true
@@ -102,7 +99,7 @@ func (e *Engine) place(r *Request) bool {
 // that was admitted last, perhaps r itself.
 func (e *Engine) grow(plan []work, r *Request) ([]work, bool) {
 	for r.cached/e.pool.size >= len(r.table) {
-		if more, ok := e.pool.allocate(1); ok {
+		if more, ok := e.pool.Allocate(1); ok {
 			r.table = append(r.table, more...)
 			break
 		}

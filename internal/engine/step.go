@@ -127,7 +127,7 @@ func (e *Engine) poll(now time.Time) error {
 	for _, l := range effects.Loaded {
 		r := l.Seq.(*Request)
 		r.info.Loaded += l.Tokens - l.From
-		r.cached, r.forwarded, r.published = l.Tokens, l.Tokens, l.Tokens/e.pool.size
+		r.cached, r.forwarded, r.published = l.Tokens, l.Tokens, l.Tokens
 		e.unpark(r)
 	}
 	for _, s := range effects.FailedLoads {
@@ -135,7 +135,7 @@ func (e *Engine) poll(now time.Time) error {
 		r.info.FailedLoads++
 		e.unpark(r)
 	}
-	e.owner.takeBack(e.sched.TakeReleases())
+	e.pool.TakeBack(e.sched.TakeReleases())
 	e.freeDeferred()
 	return nil
 }
@@ -152,7 +152,7 @@ func (e *Engine) advance(plan []work, logits [][]float32) {
 		} else {
 			e.stats.Decoded++
 		}
-		r.published += e.pool.publish(r.chain, r.tokens, r.table, r.published, r.forwarded/e.pool.size)
+		r.published += e.pool.Publish(r, r.table, r.published, r.forwarded)
 		if r.forwarded < len(r.tokens) {
 			continue
 		}
