@@ -117,9 +117,7 @@ type Cache struct {
 	// end when there is nothing to do. summed is told when one has made progress.
 	hashing int
 	summed  sync.Cond
-	// spaces are kept by a digest of their names, so that a hostile client's long
-	// names cost no more than short ones.
-	spaces map[kv.Digest]Namespace
+	spaces  spaces
 }
 
 // limits are the ages at which Tick acts.
@@ -148,7 +146,7 @@ func New(cfg Config) (*Cache, error) {
 		log:    cfg.Log,
 		limits: limits{lease: cfg.LeaseLimit, reserve: cfg.ReserveLimit},
 		core:   newCore(cfg.Pool.Size(), cfg.Align, cfg.Pool.Mem(), cfg.Verify, cfg.VerifyRate),
-		spaces: make(map[kv.Digest]Namespace),
+		spaces: newSpaces(maxNamespaces),
 	}
 	c.summed.L = &c.mu
 	if c.now == nil {

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/zeebo/blake3"
 
@@ -9,39 +10,106 @@ import (
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
-// maxNamespaces bounds the table of namespaces; a node serves a handful of models and,
-// at worst, some thousands of tenants.
+// maxNamespaces bounds the table of names; a node serves a handful of models and some
+// thousands of tenants. Salts that are made up for every request come to more.
 const maxNamespaces = 1 << 18
 
-// Namespace interns a namespace; equal arguments give equal values for the life of the
-// cache. When 262,144 different ones are known, a further one is nowhere (0).
+// Namespace interns a namespace: equal arguments give equal values, and different ones
+// never the same, for as long as anything is stored, held or open in it. When 262,144
+// names are known those that have nothing are forgotten; if none has nothing, a further
+// one is nowhere (0).
 func (c *Cache) Namespace(model string, world int, salt, layout string) Namespace {
 	if sabotage.On(sabotage.SaltOutOfKey) {
 		salt = ""
 	}
-	name := spaceName(model, world, salt, layout)
-	ns, added := c.intern(name)
-	if added {
-		c.log.Info("new namespace", "namespace", ns, "model", model, "world", world, "salted", salt != "", "layout", layout)
-	}
-	if ns == 0 {
-		c.log.Warn("too many namespaces: nothing is stored or found", "model", model, "limit", maxNamespaces)
+	ns, news := c.intern(spaceName(model, world, salt, layout))
+	switch {
+	case news && ns == 0:
+		c.log.Warn("too many namespaces in use: further ones store and find nothing", "model", model, "limit", maxNamespaces)
+	case news && salt == "":
+		c.log.Info("new namespace", "namespace", ns, "model", model, "world", world, "layout", layout)
+	case news: // as many as tenants, or requests
+		c.log.Debug("new namespace", "namespace", ns, "model", model, "world", world, "salted", true, "layout", layout)
 	}
 	return ns
 }
 
-func (c *Cache) intern(name kv.Digest) (ns Namespace, added bool) {
+func (c *Cache) intern(name kv.Digest) (ns Namespace, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if ns, ok := c.spaces[name]; ok {
-		return ns, false
+	return c.spaces.intern(name, c.core.spacesInUse)
+}
+
+// spaces is the table of names. They are kept by a digest, so that a hostile client's long
+// names cost no more than short ones. A number is never used twice: who still has an old
+// one finds nothing, and never another's.
+type spaces struct {
+	most  int
+	names map[kv.Digest]known
+	asked uint64    // names asked for so far
+	sweep uint64    // the table is not swept again before so many
+	last  Namespace // given
+}
+
+type known struct {
+	ns    Namespace
+	asked uint64 // when it was last asked for, by spaces.asked
+}
+
+func newSpaces(most int) spaces { return spaces{most: most, names: make(map[kv.Digest]known)} }
+
+// intern returns the number of a name, 0 if there is no room. news says that the name, or
+// that there is no room, is worth telling.
+func (s *spaces) intern(name kv.Digest, inUse func() map[Namespace]struct{}) (ns Namespace, news bool) {
+	s.asked++
+	if old, ok := s.names[name]; ok {
+		s.names[name] = known{old.ns, s.asked}
+		return old.ns, false
 	}
-	if len(c.spaces) >= maxNamespaces {
-		return 0, false
+	if len(s.names) >= s.most {
+		if s.asked < s.sweep {
+			return 0, false
+		}
+		s.forget(inUse())
 	}
-	ns = Namespace(len(c.spaces) + 1)
-	c.spaces[name] = ns
-	return ns, true
+	if len(s.names) >= s.most || s.last == math.MaxUint32 {
+		return 0, true
+	}
+	s.last++
+	s.names[name] = known{s.last, s.asked}
+	return s.last, true
+}
+
+// forget drops the names that are not in use. Those asked for of late stay: who asked may
+// be about to use them.
+func (s *spaces) forget(inUse map[Namespace]struct{}) {
+	late := uint64(s.most / 4)
+	s.sweep = s.asked + late
+	for name, sp := range s.names {
+		if _, used := inUse[sp.ns]; !used && sp.asked+late <= s.asked {
+			delete(s.names, name)
+		}
+	}
+}
+
+// spacesInUse collects the namespaces in which anything is stored, held or open.
+func (c *core) spacesInUse() map[Namespace]struct{} {
+	used := make(map[Namespace]struct{})
+	for key := range c.objs.index {
+		used[key.ns] = struct{}{}
+	}
+	for _, l := range c.requests {
+		used[l.ns] = struct{}{}
+	}
+	for _, hs := range c.holders {
+		for id := range hs.res { // also one that waits for its late commit
+			used[id.ns] = struct{}{}
+		}
+		for id := range hs.reads {
+			used[id.ns] = struct{}{}
+		}
+	}
+	return used
 }
 
 // spaceName digests the four names; lengths in front keep "ab"+"c" from meeting "a"+"bc".
