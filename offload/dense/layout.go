@@ -50,7 +50,7 @@ func New(s Spec, pools []Pool) (*Layout, error) {
 	for i, p := range pools {
 		t := tensors[i]
 		if p.Layer != t.Layer || p.Kind != t.Kind {
-			return nil, fmt.Errorf("%w: tensor %d is %v, must be %v", ErrPools, i, Tensor{Layer: p.Layer, Kind: min(p.Kind, Index)}, t)
+			return nil, fmt.Errorf("%w: tensor %d is %v, must be %v", ErrPools, i, Tensor{Layer: p.Layer, Kind: p.Kind}, t)
 		}
 		if err := l.checkSegment(p.Segment, t); err != nil {
 			return nil, fmt.Errorf("%w: %v: %w", ErrPools, t, err)

@@ -78,6 +78,9 @@ const (
 
 // String returns the name of the kind in logs and errors.
 func (k Kind) String() string {
+	if k > Index {
+		return fmt.Sprintf("kind(%d)", uint8(k))
+	}
 	return [...]string{"k_cache", "v_cache", "k_scale", "v_scale", "index_cache"}[k]
 }
 
