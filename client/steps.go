@@ -27,6 +27,19 @@ func (w *Worker) CommitStore(ctx context.Context, key *Key) (bool, error) {
 	return w.commit(ctx, key, lmcache.OpCommitStore, emptyBin)
 }
 
+// AbortStore gives up what PrepareStore reserved for the key's range. The caller says with it
+// that nobody writes there any more: the memory is free at once. After an error the server
+// may hold it still.
+func (w *Worker) AbortStore(ctx context.Context, key *Key) error {
+	o, err := w.begin(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer o.leave()
+	o.owed, o.data = lmcache.OpCommitStore, noTensors
+	return o.tell(ctx)
+}
+
 // PrepareRetrieve begins to read the key's range. Data is the caller's.
 func (w *Worker) PrepareRetrieve(ctx context.Context, key *Key) (RetrieveReply, error) {
 	var reply RetrieveReply
