@@ -242,7 +242,7 @@ func TestInvariant42PoolsMustBeWhatTheGeometryDemands(t *testing.T) {
 		"13 tensors":            func(p []Pool) []Pool { return append(p, p[0]) },
 		"tensor 0 is layer 0 v": func(p []Pool) []Pool { p[0], p[1] = p[1], p[0]; return p },
 		"tensor 4 is layer 2":   func(p []Pool) []Pool { p[4].Layer = 2; return p },
-		"layer 0 kind(200)": func(p []Pool) []Pool { p[2].Kind = 200; return p },
+		"layer 0 kind(200)":     func(p []Pool) []Pool { p[2].Kind = 200; return p },
 		"no memory":             func(p []Pool) []Pool { p[3].Segment.Mem = nil; return p },
 		"registered host":       func(p []Pool) []Pool { p[3].Segment.Mem = registered; return p },
 		"0 blocks":              func(p []Pool) []Pool { p[0].Segment.Blocks = 0; return p },
