@@ -25,8 +25,7 @@ func demo(cmd *cobra.Command) error {
 		return failure(err)
 	}
 	out := cmd.ErrOrStderr()
-	fmt.Fprintf(out, "%d requests of generated chat traffic, %d ranks of %s, a pool of %d MiB\n",
-		len(trace), o.Ranks, o.Geometry, o.Embedded.PoolBytes>>20)
+	fmt.Fprintf(out, "%d requests of generated chat traffic, %d ranks of %s\n", len(trace), o.Ranks, o.Geometry)
 	if o.Transport == replay.Pickle {
 		fmt.Fprintln(out, "/dev/shm is too small for a pool here, so the bytes go through the socket")
 	}

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 )
@@ -41,6 +44,16 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
+// endings are the signals that ask the program to end. A hang-up is one, unless the program
+// was started to outlive its terminal (nohup).
+func endings() []os.Signal {
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
+}
+
 // exitError ends the program with a code; a nil err says that everything is printed.
 type exitError struct {
 	code int
@@ -66,6 +79,14 @@ It speaks LMCache's multi-process protocol in engine-driven mode, so vLLM with L
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w\ntry: %s --help", err, cmd.CommandPath()))
 	})
+	root.Version = readBuild().String()
+	root.SetVersionTemplate("{{.Version}}")
+	// Every switch takes a value too, which is nothing to tell of in every line of help.
+	cobra.AddTemplateFunc("plain", func(usages string) string {
+		const values = "[=true|false]"
+		return strings.ReplaceAll(usages, values, strings.Repeat(" ", len(values)))
+	})
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsages | plain |"))
 	root.AddCommand(serveCommand(), demoCommand(), replayCommand(), versionCommand(), configCommand())
 	return root
 }

@@ -65,6 +65,9 @@ func TestUsageErrors(t *testing.T) {
 		{"replay --generated --requests 1 --chunk-size 0", "--chunk-size=0"},
 		{"replay --generated --requests -1", "--requests=-1"},
 		{"replay --generated --l1-size-gb -1", "--l1-size-gb=-1"},
+		{"replay --generated --verify-rate 7", "--verify-rate=7"},
+		{"replay --generated --timeout 0s", "--timeout=0s"},
+		{"replay --generated --server http://localhost:1", "neither tcp://HOST:PORT nor ipc://PATH"},
 		{"replay --generated --server tcp://localhost:1 --verify off", "--verify is a setting of the server in this process"},
 		{"replay --generated --status-url http://localhost:1", "--status-url goes with --server"},
 		{"replay --genrated", "unknown flag"},
@@ -95,7 +98,7 @@ func TestReplay(t *testing.T) {
 // TestReplayOfNoServer fails with 1, not with a usage error.
 func TestReplayOfNoServer(t *testing.T) {
 	code, _, stderr := holdfast("replay", "--generated", "--requests", "1", "--server", "ipc:///does/not/exist")
-	if code != exitFailure || !strings.Contains(stderr, "/does/not/exist") {
+	if code != exitFailure || !strings.Contains(stderr, "/does/not/exist") || strings.Contains(stderr, "requests") {
 		t.Errorf("exit %d, %q", code, stderr)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/signal"
 	"strconv"
 	"syscall"
@@ -132,12 +131,15 @@ func verdict(r *replay.Report, err error) error {
 // play runs the replay with its progress on standard error until it ends or is
 // interrupted; a second interrupt ends the program.
 func play(cmd *cobra.Command, trace []workload.Request, o replay.Options) (replay.Report, error) {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	// A reader of the output that has gone is an interrupt too: the pool has to be unlinked.
+	ctx, stop := signal.NotifyContext(cmd.Context(), append(endings(), syscall.SIGPIPE)...)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	o.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	progress := new(replay.Progress)
-	defer progress.Draw(os.Stderr)()
+	drawing := progress.Draw(cmd.ErrOrStderr())
+	defer drawing.Stop()
+	// What a server warns of, such as a store that finds no memory, is counted in the report.
+	o.Log = slog.New(slog.NewTextHandler(drawing, &slog.HandlerOptions{Level: slog.LevelError}))
 	return replay.Run(ctx, trace, o, progress)
 }
 
@@ -190,6 +192,12 @@ func (f *replayFlags) options(cmd *cobra.Command) (replay.Options, error) {
 		if n < 1 {
 			return replay.Options{}, fmt.Errorf("--%s=%d: must be at least 1", name, n)
 		}
+	}
+	if f.timeout <= 0 {
+		return replay.Options{}, fmt.Errorf("--timeout=%v: must be above 0", f.timeout)
+	}
+	if !(f.verifyRate > 0 && f.verifyRate <= 1) {
+		return replay.Options{}, fmt.Errorf("--verify-rate=%v: must be above 0, at most 1", f.verifyRate)
 	}
 	transport := replay.Transport(f.transport)
 	if transport != replay.SHM && transport != replay.Pickle {

@@ -79,10 +79,7 @@ func serve(cmd *cobra.Command) error {
 	// so that its pool stays behind.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
-	if !signal.Ignored(syscall.SIGHUP) { // which nohup does
-		signal.Notify(signals, syscall.SIGHUP)
-	}
+	signal.Notify(signals, endings()...)
 	defer signal.Stop(signals)
 
 	d, err := daemon.Start(cfg, readBuild().version, log)

@@ -14,16 +14,19 @@ func versionCommand() *cobra.Command {
 		Short: "Print version, revision, Go version and protocol",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := readBuild()
-			fmt.Fprintf(cmd.OutOrStdout(), "holdfast  %s\nrevision  %s\ngo        %s %s/%s\nprotocol  %s\n",
-				b.version, b.revision, runtime.Version(), runtime.GOOS, runtime.GOARCH,
-				"LMCache multi-process over ZMTP 3.1, engine-driven, client forms of August and September 2026")
-			return nil
+			_, err := fmt.Fprint(cmd.OutOrStdout(), readBuild())
+			return err
 		},
 	}
 }
 
 type build struct{ version, revision string }
+
+func (b build) String() string {
+	return fmt.Sprintf("holdfast  %s\nrevision  %s\ngo        %s %s/%s\nprotocol  %s\n",
+		b.version, b.revision, runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		"LMCache multi-process over ZMTP 3.1, engine-driven, client forms of August and September 2026")
+}
 
 // readBuild takes what the Go toolchain has stamped into the binary.
 func readBuild() build {

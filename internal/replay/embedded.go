@@ -33,15 +33,19 @@ const drain = 10 * time.Second
 
 // startEmbedded starts a server as the options say. With SHM its pool is a shared
 // object, unlinked by finish.
-func startEmbedded(o *Options) (e *embedded, err error) {
-	if removed, err := arena.RemoveStale("", poolPrefix); err != nil || len(removed) > 0 {
-		o.Log.Warn("pools of replays that were killed", "removed", removed, "error", err)
+func startEmbedded(o *Options) (_ *embedded, err error) {
+	removed, err := arena.RemoveStale("", poolPrefix)
+	if err != nil {
+		o.Log.Error("the pools of replays that were killed cannot be removed", "error", err)
+	}
+	for _, name := range removed {
+		o.Log.Info("removed the pool of a replay that was killed", "pool", name)
 	}
 	size, err := poolSize(o.Embedded.PoolBytes, o.Transport == SHM)
 	if err != nil {
 		return nil, err
 	}
-	e = &embedded{serve: make(chan error, 1)}
+	e := &embedded{serve: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.release())
@@ -91,7 +95,7 @@ func (e *embedded) finish(ctx context.Context) (serverFigures, error) {
 	}
 	stats := e.cache.Stats()
 	f := serverFigures{
-		Known: true, Evictions: stats.EvictedObjects, StoresFull: stats.StoresFull, Ledger: e.server.Status().Ledger,
+		Known: true, PoolBytes: e.pool.Size(), Evictions: stats.EvictedObjects, StoresFull: stats.StoresFull, Ledger: e.server.Status().Ledger,
 	}
 	err = errors.Join(err, e.cache.Check(), leftovers(stats))
 	return f, errors.Join(err, e.release())
@@ -109,6 +113,9 @@ func leftovers(s cache.Stats) error {
 // release gives back what the operating system lent.
 func (e *embedded) release() error {
 	var err error
+	if e.cache != nil {
+		e.cache.Close()
+	}
 	if e.pool != nil {
 		err = e.pool.Close()
 	}
@@ -129,16 +136,19 @@ func poolSize(want int64, shared bool) (int64, error) {
 		want = allowed / 4 / 4096 * 4096
 	}
 	if want > allowed || want == 0 {
-		return 0, fmt.Errorf("%w: a pool of %s does not fit: the cgroup leaves %s, the node %s, shared memory %s; choose a smaller pool",
-			ErrOptions, bytesText(want), boundText(limits.Cgroup, limits.Cgroup > 0), bytesText(limits.Node),
-			boundText(limits.ShmFree, limits.ShmTotal > 0))
+		return 0, fmt.Errorf("%w: a pool of %s does not fit: %s; choose a smaller pool", ErrOptions, bytesText(want), room(limits, shared))
 	}
 	return want, nil
 }
 
-func boundText(bytes int64, bounded bool) string {
-	if !bounded {
-		return "any size"
+// room says what each bound leaves.
+func room(l arena.Limits, shared bool) string {
+	text := "the node has " + bytesText(l.Node)
+	if l.Cgroup > 0 {
+		text += ", its cgroup leaves " + bytesText(l.Cgroup)
 	}
-	return bytesText(bytes)
+	if shared && l.ShmTotal > 0 {
+		text += ", /dev/shm leaves " + bytesText(l.ShmFree)
+	}
+	return text
 }

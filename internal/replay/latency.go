@@ -36,6 +36,9 @@ func (l *latencies) summary() Latency {
 		return Latency{}
 	}
 	slices.Sort(l.all)
-	at := func(q float64) float64 { return l.all[min(n-1, int(q*float64(n)))].Seconds() }
-	return Latency{Count: n, P50: at(0.50), P99: at(0.99), Max: l.all[n-1].Seconds()}
+	at := func(q float64) float64 { return seconds(l.all[min(n-1, int(q*float64(n)))]) }
+	return Latency{Count: n, P50: at(0.50), P99: at(0.99), Max: seconds(l.all[n-1])}
 }
+
+// seconds is rounded once, so that JSON shows the nanoseconds and no digit more.
+func seconds(d time.Duration) float64 { return float64(d) / float64(time.Second) }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/cache"
@@ -83,7 +85,7 @@ type Embedded struct {
 	PoolBytes  int64
 	ChunkSize  int // tokens; default 256
 	Verify     cache.VerifyMode
-	VerifyRate float64 // share of retrieved objects checked with cache.VerifySampled
+	VerifyRate float64 // share of retrieved objects checked with cache.VerifySampled; 0 takes 0.01
 }
 
 // maxRanks is what the protocol's one byte for a rank leaves, and far above any node.
@@ -127,11 +129,30 @@ func (o *Options) check() error {
 		return fmt.Errorf("%w: speed %v is negative", ErrOptions, o.Speed)
 	case o.Embedded.ChunkSize < 1:
 		return fmt.Errorf("%w: chunk size %d is below 1", ErrOptions, o.Embedded.ChunkSize)
+	case !(o.Embedded.VerifyRate >= 0 && o.Embedded.VerifyRate <= 1):
+		return fmt.Errorf("%w: verify rate %v is not between 0 and 1", ErrOptions, o.Embedded.VerifyRate)
 	case o.Embedded.PoolBytes < 0 || o.Embedded.PoolBytes%4096 != 0:
 		return fmt.Errorf("%w: pool size %d is not a positive multiple of 4096 bytes", ErrOptions, o.Embedded.PoolBytes)
 	}
 	if _, err := o.Geometry.layout(1).Bytes(); err != nil {
 		return fmt.Errorf("%w: geometry: %w", ErrOptions, err)
+	}
+	return o.checkAddresses()
+}
+
+// checkAddresses finds what cannot be an address; whether somebody answers there is asked
+// when the replay begins.
+func (o *Options) checkAddresses() error {
+	scheme, _, found := strings.Cut(o.Server, "://")
+	if found && scheme != "tcp" && scheme != "ipc" {
+		return fmt.Errorf("%w: server %s is neither tcp://HOST:PORT nor ipc://PATH", ErrOptions, o.Server)
+	}
+	if o.StatusURL == "" {
+		return nil
+	}
+	u, err := url.Parse(o.StatusURL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("%w: status URL %s is not of the form http://HOST:PORT/status", ErrOptions, o.StatusURL)
 	}
 	return nil
 }

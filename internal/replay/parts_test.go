@@ -29,6 +29,10 @@ func TestOptionsNameWhatIsWrong(t *testing.T) {
 		{func(o *Options) { o.Geometry.DType = "int3" }, `unknown dtype "int3"`},
 		{func(o *Options) { o.Embedded.ChunkSize = -1 }, "chunk size -1"},
 		{func(o *Options) { o.Embedded.PoolBytes = 4097 }, "pool size 4097"},
+		{func(o *Options) { o.Embedded.VerifyRate = 7 }, "verify rate 7"},
+		{func(o *Options) { o.Embedded.VerifyRate = math.NaN() }, "verify rate NaN"},
+		{func(o *Options) { o.Server = "http://localhost:5555" }, "neither tcp://HOST:PORT nor ipc://PATH"},
+		{func(o *Options) { o.StatusURL = "localhost:8080" }, "http://HOST:PORT/status"},
 		{func(o *Options) { o.Embedded.PoolBytes = 1 << 60 }, "does not fit"},
 	} {
 		var o Options
@@ -148,20 +152,72 @@ func TestDemoMemory(t *testing.T) {
 	}
 }
 
-func TestProgressIsDrawn(t *testing.T) {
+func TestProgressInLines(t *testing.T) {
 	var p Progress
-	p.total.Store(2000)
+	var out bytes.Buffer
+	p.Draw(&out).Stop()
+	if out.Len() > 0 {
+		t.Errorf("a replay that has not begun shows %q", out.String())
+	}
+	d := &Drawing{progress: &p, since: time.Now(), lines: &out}
+	d.line()
+	p.begin(2000)
 	p.ended(10, 4)
 	p.ended(10, 1)
 	p.moved(3<<20, 1)
-	var lines bytes.Buffer
-	p.drawLines(&lines, time.Hour)()
-	if got, want := lines.String(), "2 of 2,000 requests after 0 s, hit 25.0 %, 3 MiB moved, 1 mismatches\n"; got != want {
+	d.line()
+	if _, err := d.Write([]byte("a line of the log\n")); err != nil {
+		t.Error(err)
+	}
+	p.moved(0, 1)
+	d.lastLine()
+	want := "waiting for the server for 0 s\n" +
+		"2 of 2,000 requests after 0 s, hit 25.0 %, 3 MiB moved, 1 mismatch\n" +
+		"a line of the log\n" +
+		"2 of 2,000 requests after 0 s, hit 25.0 %, 3 MiB moved, 2 mismatches\n"
+	if got := out.String(); got != want {
 		t.Errorf("got %swant %s", got, want)
 	}
-	p.drawBar(io.Discard)() // not yet at its end
-	p.total.Store(2)
-	p.drawBar(io.Discard)() // at its end
+}
+
+// TestProgressAsBar: nothing before the replay has begun, then a bar, and lines of the log
+// whole above it, up to the last.
+func TestProgressAsBar(t *testing.T) {
+	for _, requests := range []int{2, 2000} { // all of them, and some
+		var p Progress
+		var out bytes.Buffer
+		d := &Drawing{progress: &p, since: time.Now(), lines: &out}
+		bar := barOn{Drawing: d, out: &out}
+		bar.draw()
+		bar.end()
+		if out.Len() > 0 {
+			t.Errorf("a replay that has not begun shows %q", out.String())
+		}
+		p.begin(requests)
+		bar.draw()
+		p.ended(10, 4)
+		p.ended(10, 1)
+		io.WriteString(d, "a line of the log\n")
+		bar.end()
+		io.WriteString(d, "a line after the bar\n")
+		text := out.String()
+		for _, part := range []string{"a line of the log\n", "2 of " + countText(int64(requests)) + "  [", "hit 25.0 %", "a line after the bar\n"} {
+			if !strings.Contains(text, part) {
+				t.Errorf("no %q in %q", part, text)
+			}
+		}
+	}
+}
+
+func TestTimeLeft(t *testing.T) {
+	var p Progress
+	p.begin(100)
+	for done, want := range map[int64]string{0: "", 25: "30 s left", 100: "in 10 s"} {
+		p.done.Store(done)
+		if got := p.left(10 * time.Second); got != want {
+			t.Errorf("%d of 100 in 10 s: %q, want %q", done, got, want)
+		}
+	}
 }
 
 func TestPingsEndTheReplayWhenTheServerForgets(t *testing.T) {

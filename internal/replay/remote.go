@@ -14,6 +14,7 @@ import (
 // serverFigures are what only the server knows. Known is false for one that was not asked.
 type serverFigures struct {
 	Known      bool
+	PoolBytes  int64
 	Evictions  uint64 // during the replay
 	StoresFull uint64 // the same
 	Ledger     []transfer.Row
@@ -58,6 +59,9 @@ func (s *remote) read(ctx context.Context) (serverFigures, error) {
 		return serverFigures{}, fmt.Errorf("read the server's status: %w", err)
 	}
 	var status struct {
+		Pool struct {
+			Size int64 `json:"size_bytes"`
+		} `json:"pool"`
 		Cache *struct {
 			Evicted uint64 `json:"evicted_objects"`
 			Full    uint64 `json:"stores_refused_full"`
@@ -70,10 +74,10 @@ func (s *remote) read(ctx context.Context) (serverFigures, error) {
 		return serverFigures{}, fmt.Errorf("read the server's status from %s: %w", s.statusURL, err)
 	}
 	if status.Cache == nil || status.Ledger == nil {
-		return serverFigures{}, fmt.Errorf("%w: %s is not the /status page of a Holdfast server", ErrOptions, s.statusURL)
+		return serverFigures{}, fmt.Errorf("%w: %s is not the /status page of a Holdfast server (http://HOST:PORT/status)", ErrOptions, s.statusURL)
 	}
 	return serverFigures{
-		Known: true, Evictions: status.Cache.Evicted, StoresFull: status.Cache.Full, Ledger: status.Ledger.Kinds,
+		Known: true, PoolBytes: status.Pool.Size, Evictions: status.Cache.Evicted, StoresFull: status.Cache.Full, Ledger: status.Ledger.Kinds,
 	}, nil
 }
 

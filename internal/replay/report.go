@@ -3,6 +3,7 @@ package replay
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/transfer"
@@ -13,7 +14,8 @@ import (
 type Report struct {
 	Trace         string    `json:"trace"`
 	TraceRequests int       `json:"trace_requests"`
-	Server        string    `json:"server"` // its endpoint, or "embedded"
+	Server        string    `json:"server"`     // its endpoint, or "embedded"
+	PoolBytes     *int64    `json:"pool_bytes"` // null where the server was not asked
 	Transport     Transport `json:"transport"`
 	Ranks         int       `json:"ranks"`
 	Concurrency   int       `json:"concurrency"`
@@ -60,7 +62,7 @@ func (r *player) report(elapsed time.Duration, transport Transport) Report {
 	rep := Report{
 		Trace: r.o.Trace, Server: r.o.Server, Transport: transport, Ranks: r.o.Ranks, Concurrency: r.o.Concurrency,
 		Speed: r.o.Speed, Model: r.model, ChunkTokens: r.chunkSize, ChunkBytes: r.chunkBytes,
-		Elapsed: elapsed.Seconds(), Requests: r.tally.requests.Load(), Tokens: r.tally.tokens.Load(),
+		Elapsed: seconds(elapsed), Requests: r.tally.requests.Load(), Tokens: r.tally.tokens.Load(),
 		AskedTokens: chunkSize * r.tally.askedChunks.Load(), HitTokens: chunkSize * r.tally.hitChunks.Load(),
 		StoredBytes: r.tally.storedBytes.Load(), LoadedBytes: r.tally.loadedBytes.Load(),
 		Lookup: r.lookup.summary(), Store: r.store.summary(), Retrieve: r.retrieve.summary(),
@@ -74,7 +76,7 @@ func (r *player) report(elapsed time.Duration, transport Transport) Report {
 	}
 	rep.HitRate = ratio(float64(rep.HitTokens), float64(rep.AskedTokens))
 	rep.BestHitRate = ratio(float64(r.best.hit), float64(r.best.asked))
-	rep.BytesPerSecond = ratio(float64(rep.StoredBytes+rep.LoadedBytes), rep.Elapsed)
+	rep.BytesPerSecond = math.Round(ratio(float64(rep.StoredBytes+rep.LoadedBytes), rep.Elapsed))
 	var fault error
 	rep.ClientLedger, fault = r.books.balance()
 	rep.Balanced = true
@@ -89,7 +91,7 @@ func (r *Report) addServer(f serverFigures, err error) {
 	if !f.Known {
 		return
 	}
-	r.Evictions, r.StoresRefused, r.ServerLedger = &f.Evictions, f.StoresFull, f.Ledger
+	r.PoolBytes, r.Evictions, r.StoresRefused, r.ServerLedger = &f.PoolBytes, &f.Evictions, f.StoresFull, f.Ledger
 	r.checkBooks("server", f.Ledger, r.Server == "embedded")
 }
 

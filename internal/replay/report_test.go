@@ -50,7 +50,7 @@ func sample() Report {
 		Balanced:     true,
 		Faults:       []string{},
 	}
-	r.addServer(serverFigures{Known: true, Evictions: 97296, StoresFull: 3, Ledger: []transfer.Row{
+	r.addServer(serverFigures{Known: true, PoolBytes: 1 << 30, Evictions: 97296, StoresFull: 3, Ledger: []transfer.Row{
 		{Kind: "request", Dispatched: 23743, Succeeded: 23742},
 	}}, nil)
 	return r
@@ -118,8 +118,9 @@ func TestBooksFindWhatDoesNotSettle(t *testing.T) {
 func TestTexts(t *testing.T) {
 	for got, want := range map[string]string{
 		countText(0): "0", countText(999): "999", countText(1000): "1,000", countText(-1234567): "-1,234,567", countText(-123): "-123",
-		bytesText(1023): "1023 B", bytesText(1 << 10): "1 KiB", bytesText(3 << 29): "1.5 GiB", bytesText(5 << 50): "5.12e+03 TiB",
-		secondsText(12.34e-6): "12.3 µs", secondsText(250e-6): "250 µs", secondsText(0.0123): "12.30 ms",
+		bytesText(1023): "1023 B", bytesText(1 << 10): "1 KiB", bytesText(3 << 29): "1.50 GiB", bytesText(5 << 50): "5120 TiB",
+		bytesText(1000 << 20): "1000 MiB", bytesText(1<<30 - 1): "1024 MiB", bytesText(13<<30 + 1<<20): "13.0 GiB",
+		secondsText(12.34e-6): "12.3 µs", secondsText(250e-6): "250 µs", secondsText(0.0123): "12.3 ms", secondsText(0.00999): "9.99 ms", secondsText(0.009999): "10.0 ms",
 		secondsText(0.25): "250 ms", secondsText(2.5): "2.50 s",
 	} {
 		if got != want {

@@ -26,7 +26,6 @@ func Run(ctx context.Context, trace []workload.Request, o Options, p *Progress) 
 	if p == nil {
 		p = new(Progress)
 	}
-	p.total.Store(int64(len(trace)))
 	var server target = &remote{endpoint: o.Server, statusURL: o.StatusURL}
 	if o.Server == "" {
 		e, err := startEmbedded(&o)
@@ -58,6 +57,7 @@ func runOn(ctx context.Context, s target, trace []workload.Request, o Options, p
 		_, stopErr := s.finish(ctx)
 		return Report{}, errors.Join(err, stopErr)
 	}
+	p.begin(len(trace))
 	begin := time.Now()
 	err = player.play(ctx, trace)
 	elapsed := time.Since(begin)

@@ -168,13 +168,14 @@ func TestInterruptGivesAPartialReport(t *testing.T) {
 	o := smallOptions(SHM, 1)
 	o.Speed = 60 // the last one is due after a minute
 	p := new(Progress)
-	stop := p.drawLines(signal(func() {
+	d := &Drawing{progress: p, since: time.Now(), lines: signal(func() {
 		if p.done.Load() > 0 {
 			cancel()
 		}
-	}), time.Millisecond)
+	})}
+	d.every(time.Millisecond, d.line, d.lastLine)
 	r, err := Run(ctx, trace, o, p)
-	stop()
+	d.Stop()
 	if err != nil || !r.Interrupted || !r.OK() {
 		t.Errorf("interrupted %t, err %v, %v", r.Interrupted, err, r.Err())
 	}
@@ -289,6 +290,23 @@ func TestDemoFitsWhereItRuns(t *testing.T) {
 	// So few requests evict nothing, and the demo's own check must say so.
 	if err := CheckDemo(&r); err == nil || !strings.Contains(err.Error(), "nothing was evicted") {
 		t.Errorf("CheckDemo: %v", err)
+	}
+}
+
+// TestFailedStartLeavesNothing: a server that cannot be started gives back what it had.
+func TestFailedStartLeavesNothing(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	o, err := smallOptions(SHM, 1).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Embedded.PoolBytes, o.Embedded.VerifyRate = 1<<20, 7
+	if _, err := startEmbedded(&o); err == nil {
+		t.Error("a server with an impossible rate was started")
+	}
+	left, err := os.ReadDir(os.TempDir())
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

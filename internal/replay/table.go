@@ -3,9 +3,9 @@ package replay
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // WriteTable renders the report for people.
@@ -36,26 +36,30 @@ func (r *Report) rows() [][2]string {
 	if r.Interrupted {
 		requests += " (interrupted)"
 	}
-	evictions := "n/a"
+	server, evictions := r.Server, notAsked
+	if r.PoolBytes != nil {
+		server += ", pool of " + bytesText(*r.PoolBytes)
+	}
 	if r.Evictions != nil {
 		evictions = countText(int64(*r.Evictions)) + " chunks"
 	}
 	rows := [][2]string{
 		{"trace", r.Trace},
-		{"server", fmt.Sprintf("%s, %s, %d × %d-token chunks of %s", r.Server, r.Transport, r.Ranks, r.ChunkTokens, bytesText(r.ChunkBytes))},
+		{"server", server + ", " + string(r.Transport)},
+		{"chunks", fmt.Sprintf("%d tokens, %s", r.ChunkTokens, r.chunkText())},
 		{"requests", fmt.Sprintf("%s in %.1f s, %d at a time", requests, r.Elapsed, r.Concurrency)},
-		{"tokens", countText(r.Tokens)},
-		{"hit rate", fmt.Sprintf("%.1f %% (best possible %.1f %%)", 100*r.HitRate, 100*r.BestHitRate)},
+		{"tokens", countText(r.Tokens) + " in prompts"},
+		{"hit rate", fmt.Sprintf("%.1f %% (an endless cache that starts empty: %.1f %%)", 100*r.HitRate, 100*r.BestHitRate)},
 		{"stored", bytesText(r.StoredBytes)},
 		{"loaded", bytesText(r.LoadedBytes)},
-		{"throughput", fmt.Sprintf("%.2f GB/s stored and loaded", r.BytesPerSecond/1e9)},
+		{"throughput", bytesText(int64(r.BytesPerSecond)) + "/s stored and loaded"},
 		{"lookup", r.Lookup.String()},
 		{"store", r.Store.String()},
 		{"retrieve", r.Retrieve.String()},
 		{"evictions", evictions},
 		{"stores refused", countText(int64(r.StoresRefused))},
 		{"load failures", countText(r.LoadFailures)},
-		{"compared", countText(r.ComparedBytes) + " bytes"},
+		{"compared", countText(r.ComparedBytes) + " bytes, all that were loaded"},
 		{"MISMATCHES", countText(r.Mismatches)},
 		{"ledger", r.ledgerText()},
 	}
@@ -63,6 +67,16 @@ func (r *Report) rows() [][2]string {
 		rows = rows[1:]
 	}
 	return rows
+}
+
+// notAsked stands for what only the server knows.
+const notAsked = "unknown without --status-url"
+
+func (r *Report) chunkText() string {
+	if r.Ranks == 1 {
+		return bytesText(r.ChunkBytes)
+	}
+	return fmt.Sprintf("%s on each of %d ranks", bytesText(r.ChunkBytes), r.Ranks)
 }
 
 func (r *Report) ledgerText() string {
@@ -77,7 +91,7 @@ func (r *Report) ledgerText() string {
 	}
 	text := fmt.Sprintf("%s: client %s operations, %d outstanding", verdict, countText(int64(dispatched)), outstanding)
 	if r.ServerLedger == nil {
-		return text + "; server n/a"
+		return text + "; server " + notAsked
 	}
 	dispatched, outstanding = 0, 0
 	for _, row := range r.ServerLedger {
@@ -98,31 +112,39 @@ func (l Latency) String() string {
 
 // secondsText keeps three digits.
 func secondsText(s float64) string {
-	d := time.Duration(s * float64(time.Second))
 	switch {
-	case d < 100*time.Microsecond:
-		return fmt.Sprintf("%.1f µs", s*1e6)
-	case d < time.Millisecond:
-		return fmt.Sprintf("%.0f µs", s*1e6)
-	case d < 100*time.Millisecond:
-		return fmt.Sprintf("%.2f ms", s*1e3)
-	case d < time.Second:
-		return fmt.Sprintf("%.0f ms", s*1e3)
+	case s < 1e-3:
+		return digits(s*1e6) + " µs"
+	case s < 1:
+		return digits(s*1e3) + " ms"
 	}
-	return fmt.Sprintf("%.2f s", s)
+	return digits(s) + " s"
 }
 
-// bytesText is in powers of 1024.
+// bytesText keeps three digits, in powers of 1024; whole numbers are exact.
 func bytesText(n int64) string {
-	if n < 1<<10 {
-		return fmt.Sprintf("%d B", n)
-	}
 	v, unit := float64(n), 0
 	for v >= 1024 && unit < 4 {
 		v /= 1024
 		unit++
 	}
-	return fmt.Sprintf("%.3g %ciB", v, " KMGT"[unit])
+	if v == math.Trunc(v) {
+		return fmt.Sprintf("%.0f %s", v, byteUnits[unit])
+	}
+	return digits(v) + " " + byteUnits[unit]
+}
+
+var byteUnits = [...]string{"B", "KiB", "MiB", "GiB", "TiB"}
+
+// digits shows three digits, and more only before the point.
+func digits(v float64) string {
+	switch {
+	case v < 9.995:
+		return fmt.Sprintf("%.2f", v)
+	case v < 99.95:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 // countText groups digits by three.
