@@ -98,7 +98,7 @@ func (p *Pool) Free(blocks []int) {
 			continue
 		}
 		p.live--
-		if k := &p.blocks[b]; k.hashed && p.index[k.hash] == b {
+		if at, ok := p.index[p.blocks[b].hash]; p.blocks[b].hashed && ok && at == b {
 			p.cached.push(b)
 			continue
 		}
@@ -234,7 +234,7 @@ func (p *Pool) Check(held map[int]int) error {
 		if vacant && k.hashed {
 			return fmt.Errorf("vacant block %d has content", b)
 		}
-		if cached && p.index[k.hash] != b {
+		if at, ok := p.index[k.hash]; cached && (!ok || at != b) {
 			return fmt.Errorf("cached block %d cannot be found", b)
 		}
 	}
