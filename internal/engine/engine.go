@@ -80,7 +80,13 @@ func (c *Config) complete() error {
 		c.Device = func(rank int) *host.Device { return host.New(host.Options{Name: fmt.Sprint("host", rank)}) }
 	}
 	if c.NewHalf == nil {
-		c.NewHalf = func(wc worker.Config) (Half, error) { return worker.New(wc) }
+		c.NewHalf = func(wc worker.Config) (Half, error) {
+			w, err := worker.New(wc)
+			if err != nil {
+				return nil, err // not a Half that holds a nil Worker
+			}
+			return w, nil
+		}
 	}
 	if c.Idle == nil {
 		c.Idle = func() { time.Sleep(idleTick) }

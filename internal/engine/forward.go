@@ -174,7 +174,7 @@ func (b *batch) reduce() {
 func argmax(x []float32) uint32 {
 	best := 0
 	for i, v := range x {
-		if v > x[best] || x[best] != x[best] {
+		if v > x[best] || x[best] != x[best] && v == v {
 			best = i
 		}
 	}
