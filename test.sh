@@ -20,7 +20,7 @@ finish() {
   [ -z "$child" ] || kill -KILL "$child" 2>/dev/null || true
   rm -rf "$scratch"
   if [ "$rc" -ne 0 ]; then
-    printf '\n%d passed, 1 failed: %s\n' "$passed" "$current"
+    printf '\n%d passed, 1 failed: %s, %d not run\n' "$passed" "$current" "$(($(grep -c '^step "' "$0") - passed - 1))"
   fi
 }
 trap finish EXIT

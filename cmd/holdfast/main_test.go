@@ -162,6 +162,20 @@ func TestReadmeNamesRealFlags(t *testing.T) {
 	}
 }
 
+func TestPoolText(t *testing.T) {
+	for _, c := range []struct {
+		asked, size int64
+		want        string
+	}{
+		{60 << 30, 60 << 30, "60.00 GiB"}, {1 << 20, 1 << 20, "1 MiB"},
+		{0, 64 << 20, "64 MiB (chosen for this node; --l1-size-gb sets it)"},
+	} {
+		if got := poolText(config.Serve{L1Bytes: c.asked}, c.size); got != c.want {
+			t.Errorf("%d of %d bytes: %q, want %q", c.size, c.asked, got, c.want)
+		}
+	}
+}
+
 func TestReadyLineConfiguresVLLM(t *testing.T) {
 	for _, c := range []struct{ host, want string }{
 		{"127.0.0.1", "tcp://127.0.0.1"}, {"0.0.0.0", "tcp://localhost"}, {"::", "tcp://localhost"}, {"::1", "tcp://[::1]"},

@@ -130,13 +130,25 @@ func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
 	}
 	fmt.Fprintf(w, "holdfast %s is ready\n", readBuild().version)
 	fmt.Fprintf(w, "  engines   %s\n", strings.Join(d.Endpoints(), " "))
-	fmt.Fprintf(w, "  pool      %s, %.2f GiB\n", pool, float64(d.PoolSize())/(1<<30))
+	fmt.Fprintf(w, "  pool      %s, %s\n", pool, poolText(cfg, d.PoolSize()))
 	fmt.Fprintf(w, "  admin     http://%s/status\n", d.AdminAddr())
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(d.Endpoints()[0], "tcp://"))
 	if err != nil {
 		return
 	}
 	fmt.Fprintf(w, "  vLLM      --kv-transfer-config '%s'\n", vllmConfig(host, port))
+}
+
+// poolText is the pool's size, and why it is that if nobody chose it.
+func poolText(cfg config.Serve, size int64) string {
+	text := fmt.Sprintf("%.2f GiB", float64(size)/(1<<30))
+	if size < 1<<30 {
+		text = fmt.Sprintf("%.0f MiB", float64(size)/(1<<20))
+	}
+	if cfg.L1Bytes == 0 {
+		text += " (chosen for this node; --l1-size-gb sets it)"
+	}
+	return text
 }
 
 // vllmConfig is the value of vLLM's --kv-transfer-config for an engine on this host.

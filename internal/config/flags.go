@@ -69,7 +69,7 @@ func ExplainFlag(flags *pflag.FlagSet, err error) error {
 	}
 	var known []string
 	flags.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-	if near := nearest(unknown.GetSpecifiedName(), known); near != "" {
+	if near := meant(unknown.GetSpecifiedName(), known); near != "" {
 		return errors.Join(err, errors.New("the nearest is --"+near))
 	}
 	return err

@@ -164,7 +164,7 @@ func readFile(table []Setting, path string) (*koanf.Koanf, error) {
 		i := slices.IndexFunc(table, func(s Setting) bool { return s.Name == key })
 		switch {
 		case i < 0:
-			errs = append(errs, fmt.Errorf("unknown setting %q; the nearest is %q", key, nearest(key, names(table))))
+			errs = append(errs, unknownKey(key, names(table)))
 		case table[i].NotInFile:
 			errs = append(errs, fmt.Errorf("%q cannot be set in the file", key))
 		case !plain(k.Get(key)):
@@ -172,6 +172,17 @@ func readFile(table []Setting, path string) (*koanf.Koanf, error) {
 		}
 	}
 	return k, errors.Join(errs...)
+}
+
+// unknownKey says what may have been meant.
+func unknownKey(key string, known []string) error {
+	if strings.Contains(key, delimiter) {
+		return fmt.Errorf("unknown setting %q; settings are one level deep (port: 5555)", key)
+	}
+	if near := meant(key, known); near != "" {
+		return fmt.Errorf("unknown setting %q; the nearest is %q", key, near)
+	}
+	return fmt.Errorf("unknown setting %q; holdfast serve --help lists all", key)
 }
 
 func plain(v any) bool {

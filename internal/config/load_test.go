@@ -115,7 +115,10 @@ func TestRefusals(t *testing.T) {
 		{"second level", []string{"--l2-adapter", `{"type":"fs"}`}, nil, "", []string{"--l2-adapter", "not served yet"}},
 		{"long socket path", []string{"--socket", "/" + strings.Repeat("x", 107)}, nil, "", []string{"107 bytes"}},
 		{"unknown key", nil, nil, "chunk_size: 64\n", []string{`"chunk_size"`, `nearest is "chunk-size"`}},
-		{"nested key", nil, nil, "server:\n  port: 1\n", []string{`"server.port"`}},
+		{"nested key", nil, nil, "server:\n  port: 1\n", []string{`"server.port"`, "one level deep"}},
+		{"key unlike any", nil, nil, "gpu: 1\n", []string{`unknown setting "gpu"; holdfast serve --help lists all`}},
+		{"seconds with a unit", []string{"--drain-seconds=10s"}, nil, "", []string{"--drain-seconds=10s: must be a number of seconds, 0 to 3600"}},
+		{"one choice", []string{"--eviction-policy=FIFO"}, nil, "", []string{"--eviction-policy=FIFO: must be LRU;"}},
 		{"list", nil, nil, "port: [1, 2]\n", []string{`"port" must be a single value`}},
 		{"config in the file", nil, nil, "config: x.yaml\n", []string{`"config" cannot be set in the file`}},
 		{"not yaml", nil, nil, "port: [\n", []string{"holdfast.yaml", "yaml"}},
@@ -215,5 +218,11 @@ func TestUnknownFlagNamesTheNearest(t *testing.T) {
 	err := ExplainFlag(flags, flags.Parse([]string{"--chunksize", "1"}))
 	if err == nil || !strings.Contains(err.Error(), "--chunk-size") {
 		t.Errorf("error %v does not name --chunk-size", err)
+	}
+	for _, arg := range []string{"-p", "--zzzz"} {
+		err := ExplainFlag(flags, flags.Parse([]string{arg}))
+		if err == nil || strings.Contains(err.Error(), "nearest") {
+			t.Errorf("%s: %v, but nothing is near", arg, err)
+		}
 	}
 }

@@ -11,6 +11,15 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
+// meant is the nearest candidate, or "" if less than half of the name is right.
+func meant(name string, candidates []string) string {
+	near := nearest(name, candidates)
+	if distance(name, near) > len(name)/2 {
+		return ""
+	}
+	return near
+}
+
 // distance is the Levenshtein distance in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)

@@ -53,6 +53,9 @@ func (v choice) set(c *Serve, s string) error {
 				return fmt.Errorf("%s; use %s", reason, strings.Join(v.allowed, " or "))
 			}
 		}
+		if len(v.allowed) == 1 {
+			return fmt.Errorf("must be %s", v.limits())
+		}
 		return fmt.Errorf("must be one of %s", v.limits())
 	}
 	if v.field != nil {
@@ -164,7 +167,7 @@ func (v seconds) set(c *Serve, s string) error {
 	f, err := strconv.ParseFloat(s, 64)
 	ok := err == nil && f >= v.min && f <= v.max || err == nil && v.zeroOff && f == 0
 	if !ok {
-		return fmt.Errorf("must be %s seconds", v.limits())
+		return fmt.Errorf("must be a number of seconds, %s", v.limits())
 	}
 	*v.field(c) = time.Duration(f * float64(time.Second))
 	return nil

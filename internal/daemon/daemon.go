@@ -84,13 +84,13 @@ func (d *Daemon) bind() error {
 	tcp := "tcp://" + net.JoinHostPort(d.cfg.Host, strconv.Itoa(d.cfg.Port))
 	l, err := zmtp.Listen(tcp, options)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w; choose another --port or --host", tcp, err)
+		return fmt.Errorf("%w; choose another --port or --host", err)
 	}
 	d.listeners = append(d.listeners, l)
 	if d.cfg.Socket != "" {
 		l, err := zmtp.Listen("ipc://"+d.cfg.Socket, options)
 		if err != nil {
-			return fmt.Errorf("listen on ipc://%s: %w; choose another --socket", d.cfg.Socket, err)
+			return fmt.Errorf("%w; choose another --socket", err)
 		}
 		d.listeners = append(d.listeners, l)
 	}

@@ -97,6 +97,11 @@ func TestConfiguredName(t *testing.T) {
 	c.ShmName = fmt.Sprintf("lmcache_l1_pool_test-%d", os.Getpid())
 	d := start(t, c, io.Discard)
 	defer stop(t, d)
+	again := small(t)
+	again.ShmName = c.ShmName
+	if _, err := Start(again, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--shm-name") {
+		t.Errorf("a second server under one name: %v", err)
+	}
 	if d.PoolName() != c.ShmName || !exists("/dev/shm/"+c.ShmName) {
 		t.Errorf("pool %q, want %q", d.PoolName(), c.ShmName)
 	}

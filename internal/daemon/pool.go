@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -32,7 +33,10 @@ func (d *Daemon) makePool() (arena.Limits, error) {
 	}
 	size -= size % max(d.cfg.AlignBytes, 4096)
 	d.pool, err = arena.Create(arena.PoolOptions{Name: d.poolName(), Size: size})
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return limits, fmt.Errorf("make the pool: %w: another server has it; choose another --shm-name, or none", err)
+	case err != nil:
 		return limits, fmt.Errorf("make the pool: %w", err)
 	}
 	return limits, nil
