@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,17 +29,26 @@ func (m mute) Poll(poll uint64) offload.Output {
 	return out
 }
 
+func outstanding(w *worker.Worker) (n uint64) {
+	for _, row := range w.Balance() {
+		n += row.Outstanding
+	}
+	return n
+}
+
 // TestLostReportStopsTheEngine: a report that never comes frees nothing, however much time
 // passes; past the deadline and its margin the engine stops, with the blocks still held.
 func TestLostReportStopsTheEngine(t *testing.T) {
 	m := Tiny()
 	cfg := openTier(t, "local", m, 2, cache.VerifyAlways).with(m, 2)
-	now := time.Unix(1000, 0)
-	cfg.Offload.Now = func() time.Time { return now }
+	var clock atomic.Int64 // worker threads read it too
+	cfg.Offload.Now = func() time.Time { return time.Unix(clock.Load(), 0) }
 	cfg.Offload.Deadline, cfg.Offload.WatchdogMargin = time.Hour, time.Minute
 	lose := true
+	var halves []*worker.Worker
 	cfg.NewHalf = func(wc worker.Config) (Half, error) {
 		h, err := worker.New(wc)
+		halves = append(halves, h)
 		if wc.Rank == 1 {
 			return mute{h, &lose}, err
 		}
@@ -47,24 +57,31 @@ func TestLostReportStopsTheEngine(t *testing.T) {
 	h := open(t, cfg)
 	r := h.submit(prompt(1, 24), 2)
 	for !r.Done() {
-		_, err := h.Step(now)
+		_, err := h.Step(cfg.Offload.Now())
 		h.must(err)
 	}
+	for _, half := range halves { // the ranks are done, and one says nothing
+		for outstanding(half) > 0 {
+			h.cfg.Idle()
+		}
+	}
+	_, err := h.Step(cfg.Offload.Now())
+	h.must(err)
 	saving := h.pool.Lent()
 	if saving == 0 {
 		t.Fatal("nothing is leased to a save")
 	}
-	now = now.Add(time.Hour + time.Minute - time.Second)
+	clock.Add(3659)
 	for range 20 {
-		_, err := h.Step(now)
+		_, err := h.Step(cfg.Offload.Now())
 		h.must(err)
 		h.check()
 	}
 	if h.Idle() || h.pool.Lent() != saving {
 		t.Fatalf("time freed memory: %d shares of %d are left", h.pool.Lent(), saving)
 	}
-	now = now.Add(2 * time.Second)
-	_, err := h.Step(now)
+	clock.Add(2)
+	_, err = h.Step(cfg.Offload.Now())
 	if !errors.Is(err, transfer.ErrUnprovable) || !errors.Is(err, ErrStopped) {
 		t.Fatalf("past the deadline: %v", err)
 	}
@@ -72,7 +89,7 @@ func TestLostReportStopsTheEngine(t *testing.T) {
 	if h.pool.Lent() != saving {
 		t.Fatal("the deadline freed memory")
 	}
-	if _, again := h.Step(now); !errors.Is(again, ErrStopped) {
+	if _, again := h.Step(cfg.Offload.Now()); !errors.Is(again, ErrStopped) {
 		t.Errorf("a step after the end: %v", again)
 	}
 	if err := h.Run(context.Background()); !errors.Is(err, ErrStopped) {
