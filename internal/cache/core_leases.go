@@ -160,10 +160,10 @@ func (c *core) roomForRequest() bool {
 	return len(c.requests) < maxRequests
 }
 
-// answer gives a request's answer; take takes it away.
-func (c *core) answer(request string, take bool) int {
+// answer gives a request's answer to its owner; take takes it away.
+func (c *core) answer(owner Holder, request string, take bool) int {
 	l := c.requests[request]
-	if l == nil || l.answered {
+	if l == nil || l.answered || l.owner != owner {
 		return 0
 	}
 	l.answered = take && !sabotage.On(sabotage.AnswerTwice)

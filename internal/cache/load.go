@@ -23,18 +23,20 @@ func (c *Cache) Lookup(l Lookup) int {
 	return c.core.lookup(l, now)
 }
 
-// Answer gives the request's answer exactly once; then, and for an unknown request, 0.
-func (c *Cache) Answer(request string) int {
+// Answer gives the request's answer exactly once, to the owner of its lookup; then, for an
+// unknown request, and for anybody else, 0. Requests of two schedulers may have the same
+// name, and the length of one's prefix is no answer to the other.
+func (c *Cache) Answer(owner Holder, request string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.core.answer(request, true)
+	return c.core.answer(owner, request, true)
 }
 
 // Peek is Answer without taking it.
-func (c *Cache) Peek(request string) int {
+func (c *Cache) Peek(owner Holder, request string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.core.answer(request, false)
+	return c.core.answer(owner, request, false)
 }
 
 // FreeLocks releases the leases that this request's lookup holds in the range, for all

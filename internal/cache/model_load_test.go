@@ -59,14 +59,17 @@ func (m *model) extend(ls *lease) bool {
 }
 
 func (m *model) answerStep(t *rapid.T) {
-	q, want := drawRequest(t), 0
+	q, want, owner := drawRequest(t), 0, Holder(0)
 	if ls := m.requests[q]; ls != nil && !ls.answered {
-		want = ls.count
+		want, owner = ls.count, ls.l.Owner
 	}
-	if got := m.Peek(q); got != want {
+	if got := m.Answer(owner+1, q); got != 0 {
+		t.Fatalf("answer %d to another owner", got)
+	}
+	if got := m.Peek(owner, q); got != want {
 		t.Fatalf("peek %d, want %d", got, want)
 	}
-	if got := m.Answer(q); got != want {
+	if got := m.Answer(owner, q); got != want {
 		t.Fatalf("answer %d, want %d", got, want)
 	}
 	if ls := m.requests[q]; ls != nil {

@@ -134,7 +134,7 @@ func TestSabotageAnswerTwice(t *testing.T) {
 		w, rg := r.NewHolder("w"), r.rng("abc", 0)
 		r.store(w, 0, rg)
 		r.lookup(w, "q", rg)
-		if first, second := r.Answer("q"), r.Answer("q"); first != 3 || second != 0 {
+		if first, second := r.Answer(w, "q"), r.Answer(w, "q"); first != 3 || second != 0 {
 			return fmt.Errorf("answers %d and %d", first, second)
 		}
 		return nil

@@ -39,13 +39,16 @@ const (
 
 // Decode reads one key frame. Tokens reuses its capacity. Fields are checked: ranges
 // as stated above, salt at most 128 characters without @ / \ NUL, model without @.
-// After an error the key holds no usable value.
+// After an error only Request means anything: what was read of it, or nothing.
 func (k *Key) Decode(frame []byte) error {
 	d := decoder{b: frame}
 	k.Salt, k.Readers, k.Mask = "", 0, nil
 	var seen uint
 	for n := d.mapLen(); n > 0 && d.err == nil; n-- {
 		seen |= k.field(&d, d.key())
+	}
+	if seen&keyRequest == 0 {
+		k.Request = ""
 	}
 	d.require(seen, "model_name", "world_size", "worker_id", "token_ids", "start", "end", "request_id")
 	if d.err == nil {
@@ -78,7 +81,9 @@ func (k *Key) field(d *decoder, name []byte) uint {
 		k.End = int(d.int(0, maxTokens))
 		return keyEnd
 	case "request_id":
-		d.strTo(&k.Request)
+		if d.strTo(&k.Request); d.err != nil {
+			return 0
+		}
 		return keyRequest
 	case "cache_salt":
 		d.strTo(&k.Salt)

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/tinylib/msgp/msgp"
@@ -61,15 +60,14 @@ func (c *conn) lookupRange(x *scratch, frame []byte) (cache.Range, *shape, error
 // serveLookup answers with two frames; the number comes with the query.
 func serveLookup(c *conn, x *scratch, m *message) (result, error) {
 	q, err := c.lookupOf(x, m.arg(0))
-	if !errors.Is(err, lmcache.ErrMalformed) {
-		// What cannot be looked up is an empty lookup: it replaces an earlier one of the
-		// request, and the query says 0.
-		c.s.cfg.Cache.Lookup(q)
-	}
+	// What cannot be looked up is an empty lookup: it replaces an earlier one of the
+	// request, and the query says 0.
+	c.s.cfg.Cache.Lookup(q)
 	return nothing, err
 }
 
-// lookupOf is the question that a key asks. If there is none, only Request is set.
+// lookupOf is the question that a key asks. If there is none, only Request is set, as far
+// as the key tells it.
 func (c *conn) lookupOf(x *scratch, frame []byte) (cache.Lookup, error) {
 	r, sh, err := c.lookupRange(x, frame)
 	k := &x.key
@@ -109,12 +107,17 @@ func serveWait(c *conn, _ *scratch, m *message) (result, error) {
 	return c.answer(m, c.s.cfg.Cache.Answer)
 }
 
-func (c *conn) answer(m *message, of func(string) int) (result, error) {
+// answer tells a scheduler what its own lookup of the request has found.
+func (c *conn) answer(m *message, of func(cache.Holder, string) int) (result, error) {
 	request, err := decodeRequestID(m.arg(0))
 	if err != nil {
 		return nothing, err
 	}
-	m.out = msgp.AppendUint64(m.out, uint64(of(request)))
+	owner, err := c.s.ownerOf(c)
+	if err != nil {
+		return nothing, err
+	}
+	m.out = msgp.AppendUint64(m.out, uint64(of(owner, request)))
 	return result{value: m.out}, nil
 }
 

@@ -368,3 +368,56 @@ func TestLedgerCountsEveryRequest(t *testing.T) {
 		t.Errorf("counts %v", counts)
 	}
 }
+
+// TestLookupThatCannotBeMeant: it is an empty lookup, which replaces an earlier one.
+func TestLookupThatCannotBeMeant(t *testing.T) {
+	h := open(t, plan{})
+	p := h.dial(t, h.unix)
+	p.register(model(1))
+	good := keyOf("r", 1, 0, 4, -1)
+	h.store(p, keyOf("w", 1, 0, 4, 0), 1)
+	for name, spoil := range map[string]func(k *lmcache.Key){
+		"uneven":        func(k *lmcache.Key) { k.End-- },
+		"backwards":     func(k *lmcache.Key) { k.Start, k.End = k.End, k.Start },
+		"beyond":        func(k *lmcache.Key) { k.End += chunk },
+		"of one worker": func(k *lmcache.Key) { k.Worker = 0 },
+		"short mask":    func(k *lmcache.Key) { k.Mask = [][]bool{{true}} },
+		"salt":          func(k *lmcache.Key) { k.Salt = "a@b" },
+	} {
+		p.void(lmcache.OpLookup, good.Append(nil), num(1))
+		bad := good
+		spoil(&bad)
+		p.void(lmcache.OpLookup, bad.Append(nil), num(1))
+		if n := p.status("r"); n != 0 {
+			t.Errorf("%s: %d chunks are reported", name, n)
+		}
+		if n := h.cache.Stats().Leases; n != 0 {
+			t.Errorf("%s: %d leases are left", name, n)
+		}
+	}
+	// One that does not tell its request replaces nothing, not even the one before it on
+	// the same connection.
+	p.void(lmcache.OpLookup, good.Append(nil), num(1))
+	p.void(lmcache.OpLookup, wire(0x81, 0xa1, 'x', 0x01), num(1))
+	if n := p.status("r"); n != 4 {
+		t.Errorf("%d chunks after a foreign failure", n)
+	}
+}
+
+// TestTwoSchedulersOneRequestName: an engine must not be told that more is there than its
+// own prompt has.
+func TestTwoSchedulersOneRequestName(t *testing.T) {
+	h := open(t, plan{blind: true}) // or both would be one process
+	a, b := h.dial(t, h.tcp), h.dial(t, h.tcp)
+	a.register(model(1))
+	h.store(a, keyOf("w", 1, 0, 4, 0), 1)
+	long, unknown := keyOf("r", 1, 0, 4, -1), keyOf("r", 2, 0, 2, -1)
+	a.void(lmcache.OpLookup, unknown.Append(nil), num(1))
+	b.void(lmcache.OpLookup, long.Append(nil), num(1))
+	if n := a.status("r"); n != 0 {
+		t.Errorf("%d chunks reported for a prompt that is not cached", n)
+	}
+	if n := b.status("r"); n != 4 {
+		t.Errorf("%d chunks, want 4", n)
+	}
+}
