@@ -124,7 +124,7 @@ func (l *Local) Start(_ context.Context, r offload.Request, end int) error {
 
 // Answer gives the answer of a lookup once; 0 for an unknown request, and ever after.
 func (l *Local) Answer(_ context.Context, id string) (tokens int, answered bool, err error) {
-	return l.cache.Answer(l.name(id)) * l.cfg.ChunkSize, true, nil
+	return l.cache.Answer(l.owner, l.name(id)) * l.cfg.ChunkSize, true, nil
 }
 
 // Unpin gives back what the lookup pinned in the range and nobody has begun to load.
