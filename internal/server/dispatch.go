@@ -1,6 +1,8 @@
 package server
 
 import (
+	"bytes"
+
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 )
 
@@ -21,14 +23,33 @@ type step func(c *conn, x *scratch, m *message) (result, error)
 // scratch is what one goroutine reuses from request to request.
 type scratch struct {
 	key     lmcache.Key
+	frame   []byte // that key was decoded from, if it was a transfer's
 	slots   []lmcache.SlotRef
 	indices []int
 }
 
+// decodeTransfer decodes the key of a transfer. A commit has the very key of its prepare, and
+// nothing about a key of thousands of tokens costs as much as to decode it.
+func (x *scratch) decodeTransfer(frame []byte) error {
+	if len(x.frame) > 0 && bytes.Equal(frame, x.frame) {
+		return nil
+	}
+	if err := x.decode(frame); err != nil {
+		return err
+	}
+	x.frame = append(x.frame, frame...)
+	return nil
+}
+
+func (x *scratch) decode(frame []byte) error {
+	x.frame = x.frame[:0]
+	return x.key.Decode(frame)
+}
+
 // trim gives back what one long prompt made large.
 func (x *scratch) trim() {
-	if 4*cap(x.key.Tokens) > keepBuffer {
-		x.key.Tokens = nil
+	if 4*cap(x.key.Tokens) > keepBuffer || cap(x.frame) > keepBuffer {
+		x.key.Tokens, x.frame = nil, nil
 	}
 }
 

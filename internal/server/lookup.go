@@ -40,7 +40,7 @@ func (s *Server) rangeOf(x *scratch, sh *shape) (cache.Range, error) {
 
 // lookupRange decodes the key of a scheduler's request.
 func (c *conn) lookupRange(x *scratch, frame []byte) (cache.Range, *shape, error) {
-	if err := x.key.Decode(frame); err != nil {
+	if err := x.decode(frame); err != nil {
 		return cache.Range{}, nil, err
 	}
 	k := &x.key

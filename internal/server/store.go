@@ -13,7 +13,7 @@ import (
 
 // transferOf decodes the key and instance of a worker's request.
 func (c *conn) transferOf(x *scratch, m *message) (worker, cache.Range, error) {
-	if err := x.key.Decode(m.arg(0)); err != nil {
+	if err := x.decodeTransfer(m.arg(0)); err != nil {
 		return worker{}, cache.Range{}, err
 	}
 	id, err := decodeInstance(m.arg(1))

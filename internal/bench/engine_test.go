@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/client"
+)
+
+// The engine's model: chunks of 256 tokens, one object of 1 MiB each, 16 in a range.
+const (
+	chunkTokens = 256
+	objectBytes = 1 << 20
+	rangeChunks = 16
+	rangeBytes  = rangeChunks * objectBytes
+)
+
+// engine is a worker of a server and the scheduler beside it, with memory of one range to
+// copy from and to. It has one stream of copies, as an engine has, however many transfers
+// are in flight.
+type engine struct {
+	b       *testing.B
+	client  *client.Client
+	worker  *client.Worker
+	memory  []byte
+	copying sync.Mutex
+	round   int // names prompts
+}
+
+func newEngine(b *testing.B, p *process, o client.Options) *engine {
+	e := &engine{b: b, memory: make([]byte, rangeBytes)}
+	for i := range e.memory {
+		e.memory[i] = byte(i >> 3)
+	}
+	var err error
+	if e.client, err = client.Dial(b.Context(), p.endpoint, o); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { e.client.Close() })
+	e.worker, err = e.client.Register(b.Context(), client.Registration{
+		Instance: 1, Model: "m", World: 1, BlockSize: 16, Layers: 4, Hidden: 256, DType: "bfloat16",
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return e
+}
+
+// key is of a prompt that no other round has.
+func (e *engine) key(round int, request string) *client.Key {
+	k := &client.Key{Model: "m", World: 1, End: rangeChunks * chunkTokens, Request: fmt.Sprint(request, round), Readers: 1}
+	k.Tokens = make([]uint32, k.End)
+	for i := range k.Tokens {
+		k.Tokens[i] = uint32(round<<14+i*37) % 150_000 // as large as vocabularies are
+	}
+	k.Tokens[0] = uint32(round)
+	return k
+}
+
+func (e *engine) lookup(k *client.Key, want int) {
+	if err := e.client.Lookup(e.b.Context(), k); err != nil {
+		e.b.Fatal(err)
+	}
+	n, done, err := e.client.WaitPrefetch(e.b.Context(), k.Request, time.Second)
+	if err != nil || !done || n != want {
+		e.b.Fatalf("lookup: %d chunks, want %d; done %t, %v", n, want, done, err)
+	}
+}
+
+// toStore looks n new prompts up, as engines do before they store.
+func (e *engine) toStore(n int) []*client.Key {
+	keys := make([]*client.Key, n)
+	for i := range keys {
+		e.round++
+		keys[i] = e.key(e.round, "s")
+		e.lookup(keys[i], 0)
+	}
+	return keys
+}
+
+// toLoad looks up what was stored under the keys.
+func (e *engine) toLoad(stored []*client.Key) []*client.Key {
+	keys := make([]*client.Key, len(stored))
+	for i, k := range stored {
+		again := *k
+		again.Request += " again"
+		keys[i] = &again
+		e.lookup(keys[i], rangeChunks)
+	}
+	return keys
+}
+
+// end ends the requests.
+func (e *engine) end(keys []*client.Key) {
+	for _, k := range keys {
+		if err := e.client.EndSession(e.b.Context(), k.Request); err != nil {
+			e.b.Fatal(err)
+		}
+	}
+}
+
+// each runs one transfer for every key, so many of them at a time.
+func (e *engine) each(inFlight int, keys []*client.Key, transfer func(*client.Key) (bool, error)) {
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	var group sync.WaitGroup
+	for range inFlight {
+		group.Go(func() {
+			for i := next.Add(1); i <= int64(len(keys)); i = next.Add(1) {
+				ok, err := transfer(keys[i-1])
+				if !ok || err != nil {
+					err = fmt.Errorf("transfer %d: %t, %w", i, ok, err)
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if err := failed.Load(); err != nil {
+		e.b.Fatal(*err)
+	}
+}
+
+// inTurn makes the copies of one transfer follow each other without another's between them.
+func (e *engine) inTurn(copyChunk func(i int, mem []byte)) func(int, []byte) error {
+	return func(i int, mem []byte) error {
+		if i == 0 {
+			e.copying.Lock()
+		}
+		copyChunk(i, mem)
+		if i == rangeChunks-1 {
+			e.copying.Unlock()
+		}
+		return nil
+	}
+}
+
+func (e *engine) store(k *client.Key) (bool, error) {
+	return e.worker.Store(context.Background(), k, e.inTurn(func(i int, dst []byte) {
+		copy(dst, e.memory[i*objectBytes:])
+	}))
+}
+
+func (e *engine) load(k *client.Key) (bool, error) {
+	return e.worker.Retrieve(context.Background(), k, e.inTurn(func(i int, src []byte) {
+		copy(e.memory[i*objectBytes:(i+1)*objectBytes], src)
+	}))
+}
+
+// quantile of a sample, 0.5 for the median.
+func quantile(d []time.Duration, q float64) time.Duration {
+	slices.Sort(d)
+	return d[int(q*float64(len(d)))]
+}
+
+// ratio of the medians.
+func ratio(a, b []time.Duration) float64 {
+	return float64(quantile(a, 0.5)) / float64(quantile(b, 0.5))
+}
