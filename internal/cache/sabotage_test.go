@@ -25,6 +25,7 @@ func notice(t *testing.T, s sabotage.Switch, mode VerifyMode, scenario func(*rig
 	run := func() (err error) {
 		// Not newRig's own check at the end: the damage would fail the test that looks for it.
 		r := newRig(quiet{t}, verify(mode), func(c *Config) { c.Pool = newPool(t, 4096) })
+		defer r.Close()
 		defer func() {
 			if p := recover(); p != nil { // builds that assert notice at once
 				err = fmt.Errorf("%v", p)
