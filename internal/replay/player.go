@@ -62,7 +62,7 @@ func connect(ctx context.Context, endpoint string, o Options, p *Progress) (_ *p
 	defer cancel()
 	co := client.Options{Copy: o.Transport == Pickle, Log: o.Log}
 	if r.scheduler, err = client.Dial(ctx, endpoint, co); err != nil {
-		return nil, fmt.Errorf("connect the scheduler to %s: %w", endpoint, err)
+		return nil, fmt.Errorf("connect the scheduler: %w", err)
 	}
 	r.chunkSize = r.scheduler.ChunkSize()
 	r.layout = o.Geometry.layout(r.chunkSize)
@@ -72,7 +72,7 @@ func connect(ctx context.Context, endpoint string, o Options, p *Progress) (_ *p
 	for n := range o.Ranks {
 		k, err := newRank(ctx, r, endpoint, co, n)
 		if err != nil {
-			return nil, fmt.Errorf("connect rank %d to %s: %w", n, endpoint, err)
+			return nil, fmt.Errorf("connect rank %d: %w", n, err)
 		}
 		r.ranks = append(r.ranks, k)
 	}

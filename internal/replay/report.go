@@ -53,7 +53,7 @@ type Report struct {
 	ClientLedger []transfer.Row `json:"client_ledger"`
 	ServerLedger []transfer.Row `json:"server_ledger"` // null where the server was not asked
 	Balanced     bool           `json:"balanced"`
-	Faults       []string       `json:"faults"` // what does not balance, or failed its final check
+	Faults       []string       `json:"faults"` // what does not balance, could not be read, or failed its final check
 }
 
 // report is the client's side of it.
@@ -79,7 +79,7 @@ func (r *player) report(elapsed time.Duration, transport Transport) Report {
 	rep.BytesPerSecond = math.Round(ratio(float64(rep.StoredBytes+rep.LoadedBytes), rep.Elapsed))
 	var fault error
 	rep.ClientLedger, fault = r.books.balance()
-	rep.Balanced = true
+	rep.Balanced = fault == nil
 	rep.fault(fault)
 	rep.checkBooks("client", rep.ClientLedger, true)
 	return rep
@@ -100,6 +100,7 @@ func (r *Report) addServer(f serverFigures, err error) {
 func (r *Report) checkBooks(whose string, rows []transfer.Row, ended bool) {
 	for _, row := range rows {
 		if !row.Balanced() || ended && row.Outstanding > 0 {
+			r.Balanced = false
 			r.fault(fmt.Errorf("%s ledger: %s: %d dispatched, %d succeeded, %d rejected, %d failed, %d outstanding", whose,
 				row.Kind, row.Dispatched, row.Succeeded, row.Rejected, row.FailedAfterSubmit, row.Outstanding))
 		}
@@ -108,14 +109,13 @@ func (r *Report) checkBooks(whose string, rows []transfer.Row, ended bool) {
 
 func (r *Report) fault(err error) {
 	if err != nil {
-		r.Balanced = false
 		r.Faults = append(r.Faults, err.Error())
 	}
 }
 
 // OK reports whether every retrieved byte was right and every operation is accounted
 // for, on the client and, where it could be asked, on the server.
-func (r *Report) OK() bool { return r.Mismatches == 0 && r.Balanced }
+func (r *Report) OK() bool { return r.Mismatches == 0 && r.Balanced && len(r.Faults) == 0 }
 
 // Err says why the report is not OK, or nil.
 func (r *Report) Err() error {

@@ -86,12 +86,18 @@ func TestReportIsOKOnlyIfAllIsAccountedFor(t *testing.T) {
 		{"lost", "embedded", lost, nil, false},
 		{"lost on another's server", "tcp://host:5555", lost, nil, false},
 		{"failed check", "embedded", nil, os.ErrInvalid, false},
+		{"not answered", "tcp://host:5555", nil, os.ErrDeadlineExceeded, false},
 	} {
 		r := Report{Server: c.server, Balanced: true}
 		r.addServer(serverFigures{Known: true, Ledger: c.rows}, c.err)
 		if r.OK() != c.ok || (r.Err() == nil) != c.ok {
 			t.Errorf("%s: OK %t, %v", c.name, r.OK(), r.Err())
 		}
+	}
+	unread := Report{Server: "tcp://host:5555", Balanced: true}
+	unread.addServer(serverFigures{}, os.ErrDeadlineExceeded)
+	if text := unread.ledgerText(); !strings.HasPrefix(text, "balanced") || !strings.HasSuffix(text, "server unknown") {
+		t.Errorf("a server that does not answer says nothing about its books: %s", text)
 	}
 	r := Report{Balanced: true, Mismatches: 1}
 	if r.OK() || r.Err() == nil {

@@ -36,7 +36,7 @@ func (r *Report) rows() [][2]string {
 	if r.Interrupted {
 		requests += " (interrupted)"
 	}
-	server, evictions := r.Server, notAsked
+	server, evictions := r.Server, r.notKnown()
 	if r.PoolBytes != nil {
 		server += ", pool of " + bytesText(*r.PoolBytes)
 	}
@@ -69,8 +69,14 @@ func (r *Report) rows() [][2]string {
 	return rows
 }
 
-// notAsked stands for what only the server knows.
-const notAsked = "unknown without --status-url"
+// notKnown stands for what only the server knows; where it was asked and did not answer, a
+// fault says so.
+func (r *Report) notKnown() string {
+	if len(r.Faults) > 0 {
+		return "unknown"
+	}
+	return "unknown without --status-url"
+}
 
 func (r *Report) chunkText() string {
 	if r.Ranks == 1 {
@@ -91,7 +97,7 @@ func (r *Report) ledgerText() string {
 	}
 	text := fmt.Sprintf("%s: client %s operations, %d outstanding", verdict, countText(int64(dispatched)), outstanding)
 	if r.ServerLedger == nil {
-		return text + "; server " + notAsked
+		return text + "; server " + r.notKnown()
 	}
 	dispatched, outstanding = 0, 0
 	for _, row := range r.ServerLedger {
