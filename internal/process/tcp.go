@@ -9,25 +9,33 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 )
 
-// OfTCP returns the pid whose socket is the remote end of a tcp connection within this
-// host and pid namespace, from /proc/net/tcp and /proc/*/fd; 0 when it cannot be seen:
-// the peer is on another host, in another namespace or another user's, or several
-// processes hold the socket, so that the end of one would prove nothing. local and remote
-// are the addresses as our end has them.
-func OfTCP(local, remote net.Addr) int {
-	ours, theirs := addrPort(local), addrPort(remote)
-	if !ours.IsValid() || !theirs.IsValid() || !onThisHost(ours.Addr(), theirs.Addr()) {
-		return 0
+// Ends are the addresses of one tcp connection, as our end has them.
+type Ends struct{ Local, Remote net.Addr }
+
+// OfTCP returns for each connection the pid whose socket is its remote end within this
+// host and pid namespace, from /proc/net/tcp and /proc/*/fd; 0 when it cannot be seen: the
+// peer is on another host, in another namespace or another user's, or several processes
+// hold the socket, so that the end of one would prove nothing. A search of /proc takes as
+// long for one connection as for a thousand.
+func OfTCP(conns ...Ends) []int {
+	pids := make([]int, len(conns))
+	wanted := make(map[string]int) // "socket:[INODE]" → position in conns
+	for i, inode := range socketInodes(conns) {
+		if inode != "" {
+			wanted["socket:["+inode+"]"] = i
+		}
 	}
-	inode := socketInode(theirs, ours)
-	if inode == "" {
-		return 0
+	for i, holders := range holders(wanted) {
+		if len(holders) == 1 {
+			pids[i] = holders[0]
+		}
 	}
-	return holder(inode)
+	return pids
 }
 
 // addrPort returns the address without zone and not mapped into IPv6; the zero value if
@@ -60,26 +68,31 @@ func onThisHost(ours, theirs netip.Addr) bool {
 	return false
 }
 
-// socketInode finds the socket with these ends in the kernel's tables, "" if none. An
-// IPv4 connection may be in either table, as its sockets were made.
-func socketInode(local, remote netip.AddrPort) string {
-	tables := []string{"/proc/net/tcp", "/proc/net/tcp6"}
-	if !local.Addr().Is4() {
-		tables = tables[1:]
-	}
-	for _, path := range tables {
-		table, err := os.Open(path)
-		if err != nil {
+// socketInodes finds the sockets at the remote ends in the kernel's tables, "" for one
+// that is not there. An IPv4 connection may be in either table, as its sockets were made.
+func socketInodes(conns []Ends) []string {
+	inodes := make([]string, len(conns))
+	for _, table := range []struct {
+		path string
+		v6   bool
+	}{{"/proc/net/tcp", false}, {"/proc/net/tcp6", true}} {
+		wanted := make(map[string]int) // the two columns → position in conns
+		for i, c := range conns {
+			ours, theirs := addrPort(c.Local), addrPort(c.Remote)
+			if inodes[i] == "" && ours.IsValid() && theirs.IsValid() && onThisHost(ours.Addr(), theirs.Addr()) &&
+				(table.v6 || theirs.Addr().Is4()) {
+				wanted[tableForm(theirs, table.v6)+" "+tableForm(ours, table.v6)] = i
+			}
+		}
+		if len(wanted) == 0 {
 			continue
 		}
-		v6 := path == "/proc/net/tcp6"
-		inode := inodeIn(table, tableForm(local, v6), tableForm(remote, v6))
-		_ = table.Close()
-		if inode != "" {
-			return inode
+		if file, err := os.Open(table.path); err == nil {
+			inodesIn(file, wanted, inodes)
+			_ = file.Close()
 		}
 	}
-	return ""
+	return inodes
 }
 
 // tableForm writes an address as the kernel's tables do: 32-bit words in the byte order
@@ -97,62 +110,71 @@ func tableForm(a netip.AddrPort, v6 bool) string {
 	return fmt.Sprintf("%s:%04X", s, a.Port())
 }
 
-// inodeIn looks through one table. Its columns: slot, local address, remote address,
-// state, queues, timer, retransmits, uid, timeout, inode.
-func inodeIn(table io.Reader, local, remote string) string {
+// inodesIn looks through one table for the wanted pairs of local and remote address. Its
+// columns: slot, local address, remote address, state, queues, timer, retransmits, uid,
+// timeout, inode.
+func inodesIn(table io.Reader, wanted map[string]int, inodes []string) {
 	const inodeColumn = 9
 	for lines := bufio.NewScanner(table); lines.Scan(); {
-		line := lines.Bytes()
-		if !bytes.Contains(line, []byte(local)) { // most lines
+		f := bytes.Fields(lines.Bytes())
+		if len(f) <= inodeColumn || string(f[inodeColumn]) == "0" {
 			continue
 		}
-		f := bytes.Fields(line)
-		if len(f) > inodeColumn && string(f[1]) == local && string(f[2]) == remote && string(f[inodeColumn]) != "0" {
-			return string(f[inodeColumn])
+		if i, ok := wanted[string(f[1])+" "+string(f[2])]; ok {
+			inodes[i] = string(f[inodeColumn])
 		}
 	}
-	return ""
 }
 
-// holder returns the one process that has the socket open, 0 if none or several are seen.
-// A child between fork and exec shows as a second holder for a moment; so several are
-// looked at again.
-func holder(inode string) int {
+// holders returns, by position, the processes that have each socket open, as far as we may
+// look. A child between fork and exec shows as a second holder for a moment; so several
+// are looked at again.
+func holders(sockets map[string]int) map[int][]int {
 	const patience = 100 * time.Millisecond
-	socket := "socket:[" + inode + "]"
-	holders := holding(socket, allProcesses())
-	for pause := 5 * time.Millisecond; len(holders) > 1 && pause < patience; pause *= 2 {
+	found := make(map[int][]int)
+	if len(sockets) == 0 {
+		return found
+	}
+	look(found, sockets, allProcesses())
+	for pause := 5 * time.Millisecond; pause < patience; pause *= 2 {
+		again := make(map[string]int)
+		var pids []int
+		for socket, i := range sockets {
+			if len(found[i]) > 1 {
+				again[socket] = i
+				pids = append(pids, found[i]...)
+				delete(found, i)
+			}
+		}
+		if len(again) == 0 {
+			break
+		}
 		time.Sleep(pause)
-		holders = holding(socket, holders)
+		slices.Sort(pids)
+		look(found, again, slices.Compact(pids))
 	}
-	if len(holders) != 1 {
-		return 0
-	}
-	return holders[0]
+	return found
 }
 
-// holding returns those of the processes that have the socket open, as far as we may look.
-func holding(socket string, pids []int) (holders []int) {
+// look adds those of the processes that have one of the sockets open.
+func look(found map[int][]int, sockets map[string]int, pids []int) {
 	for _, pid := range pids {
-		if holds(pid, socket) {
-			holders = append(holders, pid)
+		dir := "/proc/" + strconv.Itoa(pid) + "/fd"
+		fds, err := os.ReadDir(dir)
+		if err != nil {
+			continue // gone, or another user's
+		}
+		for _, fd := range fds {
+			target, err := os.Readlink(dir + "/" + fd.Name())
+			if err != nil {
+				continue
+			}
+			// A process may have a socket open twice.
+			if i, ok := sockets[target]; ok && !slices.Contains(found[i], pid) {
+				found[i] = append(found[i], pid)
+			}
 		}
 	}
-	return holders
-}
-
-func holds(pid int, socket string) bool {
-	dir := "/proc/" + strconv.Itoa(pid) + "/fd"
-	fds, err := os.ReadDir(dir)
-	if err != nil {
-		return false // gone, or another user's
-	}
-	for _, fd := range fds {
-		if target, err := os.Readlink(dir + "/" + fd.Name()); err == nil && target == socket {
-			return true
-		}
-	}
-	return false
 }
 
 // allProcesses lists the pids in our namespace.

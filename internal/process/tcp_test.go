@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -28,6 +29,8 @@ func listen(t testing.TB, network, address string) (ln net.Listener, port string
 	return ln, port
 }
 
+func ofTCP(local, remote net.Addr) int { return OfTCP(Ends{local, remote})[0] }
+
 func TestOfTCPFindsTheOtherEnd(t *testing.T) {
 	for _, tc := range []struct {
 		name, network, listen, part string
@@ -41,17 +44,17 @@ func TestOfTCPFindsTheOtherEnd(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			ln, port := listen(t, tc.network, tc.listen)
 			sock, c := accepted(t, ln, tc.part+port)
-			if got := OfTCP(sock.LocalAddr(), sock.RemoteAddr()); got != c.Process.Pid {
+			if got := ofTCP(sock.LocalAddr(), sock.RemoteAddr()); got != c.Process.Pid {
 				t.Errorf("pid %d, want %d", got, c.Process.Pid)
 			}
 			// Seen from the other end, it is us.
-			if got := OfTCP(sock.RemoteAddr(), sock.LocalAddr()); got != os.Getpid() {
+			if got := ofTCP(sock.RemoteAddr(), sock.LocalAddr()); got != os.Getpid() {
 				t.Errorf("from the other end: pid %d, want %d", got, os.Getpid())
 			}
 			p := open(t, c.Process.Pid)
 			must(t, c.Process.Kill())
 			<-p.Exited()
-			if got := OfTCP(sock.LocalAddr(), sock.RemoteAddr()); got != 0 {
+			if got := ofTCP(sock.LocalAddr(), sock.RemoteAddr()); got != 0 {
 				t.Errorf("after its end: pid %d", got)
 			}
 		})
@@ -62,7 +65,7 @@ func TestOfTCPDoesNotGuess(t *testing.T) {
 	t.Run("two processes hold the socket", func(t *testing.T) {
 		ln, port := listen(t, "tcp4", "127.0.0.1:0")
 		sock, _ := accepted(t, ln, "shared 127.0.0.1:"+port)
-		if got := OfTCP(sock.LocalAddr(), sock.RemoteAddr()); got != 0 {
+		if got := ofTCP(sock.LocalAddr(), sock.RemoteAddr()); got != 0 {
 			t.Errorf("pid %d", got)
 		}
 	})
@@ -75,13 +78,13 @@ func TestOfTCPDoesNotGuess(t *testing.T) {
 		"nothing":            {nil, nil},
 		"nil address":        {(*net.TCPAddr)(nil), (*net.TCPAddr)(nil)},
 	} {
-		if got := OfTCP(ends[0], ends[1]); got != 0 {
+		if got := ofTCP(ends[0], ends[1]); got != 0 {
 			t.Errorf("%s: pid %d", name, got)
 		}
 	}
 }
 
-func TestInodeIn(t *testing.T) {
+func TestInodesIn(t *testing.T) {
 	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:15B3 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1111 1 0000000000000000 100 0 0 10 0
    1: 0100007F:15B3 0100007F:9C40 01 00000000:00000000 00:00000000 00000000     0        0 2222 1 0000000000000000 20 4 30 10 -1
@@ -96,10 +99,34 @@ func TestInodeIn(t *testing.T) {
 		"0100007F:9C42 0100007F:15B3": "", // cut line
 		"0100007F:9C43 0100007F:15B3": "",
 	} {
-		local, remote, _ := strings.Cut(ends, " ")
-		if got := inodeIn(strings.NewReader(table), local, remote); got != want {
-			t.Errorf("%s: inode %q, want %q", ends, got, want)
+		got := make([]string, 1)
+		inodesIn(strings.NewReader(table), map[string]int{ends: 0}, got)
+		if got[0] != want {
+			t.Errorf("%s: inode %q, want %q", ends, got[0], want)
 		}
+	}
+}
+
+// TestOfTCPFindsSeveral: each gets its own answer, whatever the others are.
+func TestOfTCPFindsSeveral(t *testing.T) {
+	ln, port := listen(t, "tcp", "[::]:0")
+	a, one := accepted(t, ln, "connect 127.0.0.1:"+port)
+	b, two := accepted(t, ln, "connect [::1]:"+port)
+	c, _ := accepted(t, ln, "shared 127.0.0.1:"+port)
+	elsewhere := &net.TCPAddr{IP: net.IPv4(203, 0, 113, 9), Port: 4000}
+	got := OfTCP(
+		Ends{a.LocalAddr(), a.RemoteAddr()},
+		Ends{a.LocalAddr(), elsewhere},
+		Ends{b.LocalAddr(), b.RemoteAddr()},
+		Ends{c.LocalAddr(), c.RemoteAddr()},
+		Ends{b.RemoteAddr(), b.LocalAddr()},
+		Ends{},
+	)
+	if want := []int{one.Process.Pid, 0, two.Process.Pid, 0, os.Getpid(), 0}; !slices.Equal(got, want) {
+		t.Errorf("pids %v, want %v", got, want)
+	}
+	if got := OfTCP(); len(got) != 0 {
+		t.Errorf("pids of nothing: %v", got)
 	}
 }
 
@@ -115,14 +142,14 @@ func BenchmarkOfTCP(b *testing.B) {
 	elsewhere := &net.TCPAddr{IP: net.IPv4(203, 0, 113, 9), Port: 4000}
 	b.Run("found", func(b *testing.B) {
 		for b.Loop() {
-			if OfTCP(peer.LocalAddr(), peer.RemoteAddr()) != os.Getpid() {
+			if ofTCP(peer.LocalAddr(), peer.RemoteAddr()) != os.Getpid() {
 				b.Fatal("not found")
 			}
 		}
 	})
 	b.Run("another host", func(b *testing.B) {
 		for b.Loop() {
-			if OfTCP(peer.LocalAddr(), elsewhere) != 0 {
+			if ofTCP(peer.LocalAddr(), elsewhere) != 0 {
 				b.Fatal("found")
 			}
 		}

@@ -59,6 +59,7 @@ type plan struct {
 	private bool  // no shared memory: clients pickle
 	size    int64 // of the pool
 	blind   bool  // no peer's process is known
+	before  func(*server.Server)
 	verify  cache.VerifyMode
 	config  func(*server.Config)
 }
@@ -118,6 +119,9 @@ func open(t testing.TB, p plan) *house {
 	h.Server = server.New(cfg)
 	if p.blind {
 		h.BlindTo()
+	}
+	if p.before != nil {
+		p.before(h.Server)
 	}
 	h.unix = h.listen(t, "ipc://"+filepath.Join(dir, "sock"))
 	h.tcp = h.listen(t, "tcp://127.0.0.1:0")

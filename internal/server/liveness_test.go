@@ -1,10 +1,13 @@
 package server_test
 
 import (
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
+	"github.com/holdfast-kv/holdfast/internal/server"
 )
 
 // TestUnknownProcessDisconnects: of a process that cannot be watched, a disconnect proves
@@ -235,4 +238,30 @@ func connected(h *house, instance uint64) bool {
 		}
 	}
 	return false
+}
+
+// TestManyConnectionsOneSearch: connections that come while a search runs share the next.
+func TestManyConnectionsOneSearch(t *testing.T) {
+	turn := make(chan struct{})
+	var searches atomic.Int64
+	h := open(t, plan{before: func(s *server.Server) { s.SlowTo(turn, &searches) }})
+	const n = 50
+	peers := make([]*peer, n)
+	for i := range peers {
+		peers[i] = h.dial(t, h.tcp)
+		peers[i].want(num(chunk), lmcache.OpGetChunkSize) // which needs no search
+	}
+	close(turn)
+	reply := peers[n-1].register(model(1))
+	if reply.Error != "" {
+		t.Error(reply.Error)
+	}
+	if got := searches.Load(); got > 2 {
+		t.Errorf("%d searches for %d connections", got, n)
+	}
+	for _, row := range h.Status().Peers {
+		if row.PID != os.Getpid() {
+			t.Errorf("a peer's process is %d", row.PID)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/process"
@@ -15,34 +16,75 @@ type watch struct {
 	stop   chan struct{}
 }
 
-// pidOf finds the process at the other end, 0 if it cannot be seen.
-func pidOf(p zmtp.Peer) int {
-	if p.Network == "tcp" {
-		return process.OfTCP(p.Local, p.Remote)
+// pidsOf finds the processes at the other ends, 0 for one that cannot be seen.
+func pidsOf(peers []zmtp.Peer) []int {
+	pids := make([]int, len(peers))
+	var at []int
+	var tcp []process.Ends
+	for i, p := range peers {
+		if pids[i] = p.PID; p.Network == "tcp" {
+			at, tcp = append(at, i), append(tcp, process.Ends{Local: p.Local, Remote: p.Remote})
+		}
 	}
-	return p.PID
+	for i, pid := range process.OfTCP(tcp...) {
+		pids[at[i]] = pid
+	}
+	return pids
 }
 
-// identify finds out who is at the other end. A search of /proc does not hold up what
-// needs no answer: c.known closes when there is one.
+// search finds out who is at the other end of connections over tcp. A search of /proc takes
+// milliseconds on a busy host, so one serves everybody who has come since the last began:
+// a thousand connections at once do not keep a worker's registration waiting for a thousand
+// searches.
+type search struct {
+	mu      sync.Mutex
+	waiting []*conn
+	running bool
+}
+
+// identify finds out who is at the other end. A search does not hold up what needs no
+// answer: c.known closes when there is one.
 func (s *Server) identify(c *conn) {
 	c.peer = c.z.Peer()
 	c.log = c.log.With("peer", c.peer.String())
-	find := func() {
-		defer close(c.known)
-		c.proc = s.watch(s.pidOf(c.peer))
-	}
 	if c.peer.Network != "tcp" {
-		find()
+		s.identified([]*conn{c})
 		return
 	}
-	s.wg.Add(1)
-	go func() {
-		defer s.wg.Done()
-		s.scan.Lock()
-		defer s.scan.Unlock()
-		find()
-	}()
+	s.search.mu.Lock()
+	defer s.search.mu.Unlock()
+	s.search.waiting = append(s.search.waiting, c)
+	if !s.search.running {
+		s.search.running = true
+		s.wg.Add(1)
+		go func() {
+			defer s.wg.Done()
+			for batch := s.search.next(); len(batch) > 0; batch = s.search.next() {
+				s.identified(batch)
+			}
+		}()
+	}
+}
+
+// next takes everybody who waits; nobody is the end of the search.
+func (f *search) next() []*conn {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	batch := f.waiting
+	f.waiting, f.running = nil, len(batch) > 0
+	return batch
+}
+
+// identified tells connections what a search has found.
+func (s *Server) identified(conns []*conn) {
+	peers := make([]zmtp.Peer, len(conns))
+	for i, c := range conns {
+		peers[i] = c.peer
+	}
+	for i, pid := range s.pidsOf(peers) {
+		conns[i].proc = s.watch(pid)
+		close(conns[i].known)
+	}
 }
 
 // watch returns the process with this pid for one more connection, nil if its end cannot

@@ -48,13 +48,13 @@ type Server struct {
 	cfg     Config
 	boot    string
 	started time.Time
-	pidOf   func(zmtp.Peer) int
+	pidsOf  func([]zmtp.Peer) []int
 
 	ctx      context.Context // ends when connections are to end
 	cancel   context.CancelFunc
 	draining atomic.Bool
 	tickOnce sync.Once
-	scan     sync.Mutex // one search for a tcp peer's process at a time
+	search   search
 
 	mu        sync.Mutex // guards what follows; see the package comment
 	closed    bool       // no new connections or listeners
@@ -92,7 +92,7 @@ func New(cfg Config) *Server {
 	var id [8]byte
 	rand.Read(id[:])
 	s := &Server{
-		cfg: cfg, boot: hex.EncodeToString(id[:]), started: cfg.Now(), pidOf: pidOf,
+		cfg: cfg, boot: hex.EncodeToString(id[:]), started: cfg.Now(), pidsOf: pidsOf,
 		listeners: make(map[*zmtp.Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
 		registry:  newRegistry(cfg.Cache.NewHolder),
