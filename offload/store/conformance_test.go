@@ -93,6 +93,31 @@ func TestOneSaveOfARangeAtATime(t *testing.T) {
 	})
 }
 
+// TestSecondSaveDoesNotJoinTheFirst: an object of the range goes away while a save of it is open. A
+// second save must not get its slot, which the first one's commit would publish unwritten.
+func TestSecondSaveDoesNotJoinTheFirst(t *testing.T) {
+	conform(t, func(t *testing.T, s *house) {
+		a, b, rg := request("a", 2*chunk), request("b", 2*chunk), offload.Range{To: 2 * chunk}
+		s.saveAll(a, offload.Range{To: chunk})
+		k, slots := s.prepare(0, a, rg)
+		at := bytes.Index(s.mem, content(0, a, 0))
+		if at < 0 {
+			t.Fatal("the object is not in the pool")
+		}
+		s.mem[at] ^= 1
+		s.lookup(b, chunk)
+		s.loadMiss(0, b, offload.Range{To: chunk}) // its checksum is wrong: it is gone
+		if second, more, err := s.ranks[0].PrepareSave(s.ctx, b, rg); second != nil || len(more) != 0 || err != nil {
+			t.Fatalf("a second save got %d slots: %v", len(more), err)
+		}
+		s.fill(0, a, rg, slots)
+		s.commit(0, k)
+		if got := s.lookup(request("c", 2*chunk), 2*chunk); got > 0 {
+			s.load(0, request("c", 2*chunk), offload.Range{To: got})
+		}
+	})
+}
+
 func TestQuietAbort(t *testing.T) {
 	conform(t, func(t *testing.T, s *house) {
 		r, rg := request("a", 2*chunk), offload.Range{To: 2 * chunk}
@@ -197,6 +222,27 @@ func TestLoadWithoutPinIsAMiss(t *testing.T) {
 			t.Fatalf("%d tokens", got)
 		}
 		s.loadMiss(0, r, rg) // more than was pinned
+	})
+}
+
+// TestOneLoadOfARangeAtATime: the end of one would end the other.
+func TestOneLoadOfARangeAtATime(t *testing.T) {
+	conform(t, func(t *testing.T, s *house) {
+		r, rg := request("a", chunk), offload.Range{To: chunk}
+		s.saveAll(r, rg)
+		s.lookup(r, chunk)
+		k, slots, ok, err := s.ranks[0].BeginLoad(s.ctx, r, rg)
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		s.loadMiss(0, r, rg)
+		if s.kind != copying && s.cache.Stats().Reading != 1 {
+			t.Errorf("%d reads are open", s.cache.Stats().Reading)
+		}
+		if !bytes.Equal(slots[0].Mem, content(0, r, 0)) {
+			t.Error("wrong bytes")
+		}
+		s.must(s.ranks[0].EndLoad(s.ctx, k))
 	})
 }
 

@@ -44,11 +44,14 @@ var kinds = []kind{local, shm, copying}
 type house struct {
 	t         *testing.T
 	kind      kind
+	dir       string
+	mem       []byte // the whole pool
 	ctx       context.Context
 	lookups   offload.Lookups
 	ranks     [world]offload.Transfers
 	cache     *cache.Cache
 	scheduler func(session string) offload.Lookups // of another engine
+	unserve   func()                               // ends the server
 	tolerant  bool                                 // memory may be left over
 }
 
@@ -59,6 +62,7 @@ func open(t *testing.T, k kind, bytes int64) *house {
 	h := &house{t: t, kind: k, ctx: ctx}
 	po := arena.PoolOptions{Size: bytes}
 	dir := t.TempDir()
+	h.dir = dir
 	if k == shm {
 		po.Name, po.Dir = "pool", dir
 	}
@@ -66,6 +70,7 @@ func open(t *testing.T, k kind, bytes int64) *house {
 	h.must(err)
 	h.cache, err = cache.New(cache.Config{Pool: pool, Verify: cache.VerifyAlways})
 	h.must(err)
+	h.mem = pool.Mem()
 	stop := func() {}
 	if k == local {
 		h.overCache(pool.Mem())
@@ -111,13 +116,10 @@ func (h *house) overCache(mem []byte) {
 }
 
 func (h *house) overServer(pool *arena.Pool, dir string, byCopy bool) (stop func()) {
-	srv := server.New(server.Config{Cache: h.cache, Pool: pool, ChunkSize: chunk, Version: "test", Log: slog.New(slog.DiscardHandler)})
-	l, err := zmtp.Listen("ipc://"+filepath.Join(dir, "s"), zmtp.Options{SocketType: zmtp.Router})
-	h.must(err)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
+	endpoint := "ipc://" + filepath.Join(dir, "s")
+	h.serve(endpoint, pool)
 	cfg := store.RemoteConfig{
-		Endpoint: l.Endpoint(), Model: "toy", World: world, ChunkBytes: chunkBytes, BlockSize: 4, Session: "one/",
+		Endpoint: endpoint, Model: "toy", World: world, ChunkBytes: chunkBytes, BlockSize: 4, Session: "one/",
 		Client: client.Options{ShmDir: dir, Copy: byCopy},
 	}
 	var open []interface{ Close() error }
@@ -129,6 +131,7 @@ func (h *house) overServer(pool *arena.Pool, dir string, byCopy bool) (stop func
 		open = append(open, s)
 		return s
 	}
+	var err error
 	for i := range h.ranks {
 		h.ranks[i], err = store.DialRank(h.ctx, cfg, i)
 		h.must(err)
@@ -138,6 +141,18 @@ func (h *house) overServer(pool *arena.Pool, dir string, byCopy bool) (stop func
 		for _, s := range open {
 			h.must(s.Close())
 		}
+		h.unserve()
+	}
+}
+
+// serve starts a server over the house's cache.
+func (h *house) serve(endpoint string, pool *arena.Pool) {
+	srv := server.New(server.Config{Cache: h.cache, Pool: pool, ChunkSize: chunk, Version: "test", Log: slog.New(slog.DiscardHandler)})
+	l, err := zmtp.Listen(endpoint, zmtp.Options{SocketType: zmtp.Router})
+	h.must(err)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	h.unserve = func() {
 		ctx := h.ctx
 		if h.tolerant { // the server would wait for a writer that never ends
 			ended, cancel := context.WithCancel(h.ctx)

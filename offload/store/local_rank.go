@@ -16,6 +16,7 @@ type localRank struct {
 	rank   int
 	holder cache.Holder
 	saves  *saves
+	loads  *loads
 }
 
 // localTicket is an open transfer. Commit, Abort and EndLoad end it.
@@ -35,7 +36,7 @@ func (l *Local) Rank(rank int) (offload.Transfers, error) {
 		return nil, fmt.Errorf("%w: rank %d of %d", ErrConfig, rank, l.cfg.World)
 	}
 	return &localRank{
-		Local: l, rank: rank, saves: newSaves(),
+		Local: l, rank: rank, saves: newSaves(), loads: newLoads(),
 		holder: l.cache.NewHolder(fmt.Sprintf("rank %d %s", rank, l.cfg.Session)),
 	}, nil
 }
@@ -92,10 +93,17 @@ func (t *localRank) BeginLoad(_ context.Context, r offload.Request, rg offload.R
 	if err := t.chains.check(r, rg); err != nil {
 		return nil, nil, false, err
 	}
-	k := &localTicket{rank: t, load: true, request: t.name(r.ID), r: t.rangeOf(r, rg)}
+	k := &localTicket{rank: t, load: true, request: t.name(r.ID), r: t.rangeOf(r, rg), key: t.chains.key(r, rg), missed: true}
+	if !t.loads.begin(loadKey{k.request, k.key}) {
+		return k, nil, false, nil
+	}
 	placed, ok := t.cache.BeginRead(t.holder, k.request, t.rank, k.r)
-	k.missed = !ok
-	return k, slotsOf(placed), ok, nil
+	if !ok {
+		t.loads.end(loadKey{k.request, k.key})
+		return k, nil, false, nil
+	}
+	k.missed = false
+	return k, slotsOf(placed), true, nil
 }
 
 // EndLoad ends the reading.
@@ -103,6 +111,7 @@ func (t *localRank) EndLoad(_ context.Context, ticket offload.Ticket) error {
 	k, err := t.end(ticket, true)
 	if err == nil && !k.missed {
 		t.cache.EndRead(t.holder, k.request, t.rank, k.r)
+		t.loads.end(loadKey{k.request, k.key})
 	}
 	return err
 }

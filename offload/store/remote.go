@@ -25,6 +25,8 @@ type RemoteConfig struct {
 	BlockSize int
 	// Session distinguishes engines that share a server: it goes in front of every request id.
 	Session string
+	// CallTimeout bounds each call of the scheduler half, which waits for it; default 5 s.
+	CallTimeout time.Duration
 	// Client has the options of every connection.
 	Client client.Options
 }
@@ -33,6 +35,9 @@ func (cfg *RemoteConfig) check() error {
 	if cfg.World == 0 {
 		cfg.World = 1
 	}
+	if cfg.CallTimeout == 0 {
+		cfg.CallTimeout = 5 * time.Second
+	}
 	switch {
 	case cfg.Model == "":
 		return fmt.Errorf("%w: Model is empty", ErrConfig)
@@ -40,6 +45,8 @@ func (cfg *RemoteConfig) check() error {
 		return fmt.Errorf("%w: World %d: must be positive", ErrConfig, cfg.World)
 	case cfg.ChunkBytes < 1:
 		return fmt.Errorf("%w: ChunkBytes %d: must be positive", ErrConfig, cfg.ChunkBytes)
+	case cfg.CallTimeout < 0:
+		return fmt.Errorf("%w: CallTimeout %v: must be positive", ErrConfig, cfg.CallTimeout)
 	case cfg.BlockSize < 0:
 		return fmt.Errorf("%w: BlockSize %d: must not be negative", ErrConfig, cfg.BlockSize)
 	}
@@ -81,10 +88,14 @@ func (l *lookups) Start(ctx context.Context, r offload.Request, end int) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	defer cancel()
 	return l.client.Lookup(ctx, key)
 }
 
 func (l *lookups) Answer(ctx context.Context, id string) (tokens int, answered bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	defer cancel()
 	chunks, answered, err := l.client.PrefetchStatus(ctx, l.cfg.Session+id)
 	return chunks * l.chunk, answered, err
 }
@@ -94,10 +105,14 @@ func (l *lookups) Unpin(ctx context.Context, r offload.Request, rg offload.Range
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	defer cancel()
 	return l.client.FreeLookupLocks(ctx, key)
 }
 
 func (l *lookups) End(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.CallTimeout)
+	defer cancel()
 	return l.client.EndSession(ctx, l.cfg.Session+id)
 }
 
@@ -144,6 +159,6 @@ func DialRank(ctx context.Context, cfg RemoteConfig, rank int) (offload.Transfer
 	}
 	return &remoteRank{
 		cfg: cfg, rank: rank, client: c, worker: w, chunk: chunk,
-		object: perToken * int64(chunk), chains: newChains(chunk), saves: newSaves(),
+		object: perToken * int64(chunk), chains: newChains(chunk), saves: newSaves(), loads: newLoads(),
 	}, nil
 }

@@ -22,6 +22,7 @@ type remoteRank struct {
 	object int64 // bytes of a chunk at the server: ChunkBytes, rounded up to whole tokens
 	chains *chains
 	saves  *saves
+	loads  *loads
 	pool   atomic.Pointer[[]byte] // what Pool found last
 }
 
@@ -150,7 +151,7 @@ func (t *remoteRank) BeginLoad(ctx context.Context, r offload.Request, rg offloa
 	if err != nil {
 		return nil, nil, false, err
 	}
-	k := &remoteTicket{rank: t, load: true, key: key}
+	k := &remoteTicket{rank: t, load: true, key: key, rg: t.chains.key(r, rg)}
 	if rg.From == rg.To {
 		return k, nil, false, nil
 	}
@@ -164,6 +165,9 @@ func (t *remoteRank) BeginLoad(ctx context.Context, r offload.Request, rg offloa
 			slots = nil
 		}
 		return k, slots, ok, err
+	}
+	if !t.loads.begin(loadKey{key.Request, k.rg}) {
+		return k, nil, false, nil
 	}
 	k.owed = true
 	reply, err := t.worker.PrepareRetrieve(ctx, key)
@@ -189,6 +193,7 @@ func (t *remoteRank) BeginLoad(ctx context.Context, r offload.Request, rg offloa
 func (t *remoteRank) EndLoad(ctx context.Context, ticket offload.Ticket) error {
 	k, err := t.end(ticket, true)
 	if err == nil && k.owed {
+		defer t.loads.end(loadKey{k.key.Request, k.rg})
 		_, err = t.worker.CommitRetrieve(ctx, k.key)
 	}
 	return err

@@ -72,3 +72,34 @@ func (s *saves) close() (first, quiet bool) {
 	}
 	return first, true
 }
+
+// loads are the open loads of one rank. A store knows a load by rank, request and range, and
+// the end of one would end its twin.
+type loads struct {
+	mu   sync.Mutex
+	open map[loadKey]struct{}
+}
+
+type loadKey struct {
+	request string
+	rangeKey
+}
+
+func newLoads() *loads { return &loads{open: make(map[loadKey]struct{})} }
+
+// begin opens a load, and reports whether that could be: not while its twin is open.
+func (l *loads) begin(k loadKey) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, busy := l.open[k]; busy {
+		return false
+	}
+	l.open[k] = struct{}{}
+	return true
+}
+
+func (l *loads) end(k loadKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, k)
+}
