@@ -42,12 +42,12 @@ type player struct {
 
 // tally is what is counted while requests are in flight.
 type tally struct {
-	requests, tokens      atomic.Int64 // ended; prompt tokens of those
-	askedChunks           atomic.Int64
-	hitChunks             atomic.Int64
-	storedBytes           atomic.Int64
-	loadedBytes           atomic.Int64
-	refused, loadFailures atomic.Int64
+	requests, tokens atomic.Int64 // ended; prompt tokens of those
+	askedChunks      atomic.Int64
+	hitChunks        atomic.Int64
+	storedBytes      atomic.Int64
+	loadedBytes      atomic.Int64
+	loadFailures     atomic.Int64
 }
 
 // connect dials the scheduler's connection and one per rank, and registers the workers.

@@ -36,7 +36,7 @@ func newRank(ctx context.Context, p *player, endpoint string, co client.Options,
 		DType:     string(g.DType),
 	})
 	if err == nil && p.o.Transport == SHM && !w.SHM() {
-		err = fmt.Errorf("%w: the server's memory cannot be mapped from here; use transport %s", ErrOptions, Pickle)
+		err = fmt.Errorf("%w: the server's memory cannot be mapped from here; use --transport %s", ErrOptions, Pickle)
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -124,8 +124,7 @@ func (k *rank) save(ctx context.Context, t *trip, first int) error {
 	}
 	p.store.add(time.Since(begin))
 	if !ok {
-		p.tally.refused.Add(1)
-		return nil
+		return nil // the ledger has it as rejected
 	}
 	p.tally.storedBytes.Add(stored)
 	p.progress.moved(stored, 0)

@@ -44,7 +44,7 @@ type Report struct {
 	Retrieve Latency `json:"retrieve"` // comparing the bytes included
 
 	Evictions     *uint64    `json:"evicted_objects"`   // null where the server was not asked
-	StoresRefused uint64     `json:"stores_refused"`    // not stored for lack of memory
+	StoresRefused *uint64    `json:"stores_refused"`    // for lack of memory; null as above: to a client it looks like nothing to store
 	LoadFailures  int64      `json:"load_failures"`     // misses after a hit was answered
 	ComparedBytes int64      `json:"compared_bytes"`    // all that were loaded
 	Mismatches    int64      `json:"mismatches"`        // chunks with wrong bytes
@@ -66,7 +66,7 @@ func (r *player) report(elapsed time.Duration, transport Transport) Report {
 		AskedTokens: chunkSize * r.tally.askedChunks.Load(), HitTokens: chunkSize * r.tally.hitChunks.Load(),
 		StoredBytes: r.tally.storedBytes.Load(), LoadedBytes: r.tally.loadedBytes.Load(),
 		Lookup: r.lookup.summary(), Store: r.store.summary(), Retrieve: r.retrieve.summary(),
-		StoresRefused: uint64(r.tally.refused.Load()), LoadFailures: r.tally.loadFailures.Load(),
+		LoadFailures:  r.tally.loadFailures.Load(),
 		ComparedBytes: r.tally.loadedBytes.Load(),
 		Mismatches:    r.mismatches.count, Examples: append([]Mismatch{}, r.mismatches.examples...),
 		Faults: []string{},
@@ -91,7 +91,7 @@ func (r *Report) addServer(f serverFigures, err error) {
 	if !f.Known {
 		return
 	}
-	r.PoolBytes, r.Evictions, r.StoresRefused, r.ServerLedger = &f.PoolBytes, &f.Evictions, f.StoresFull, f.Ledger
+	r.PoolBytes, r.Evictions, r.StoresRefused, r.ServerLedger = &f.PoolBytes, &f.Evictions, &f.StoresFull, f.Ledger
 	r.checkBooks("server", f.Ledger, r.Server == "embedded")
 }
 

@@ -43,7 +43,7 @@ func sample() Report {
 		AskedTokens: 18699264, HitTokens: 5048801, HitRate: 0.27, BestHitRate: 0.363,
 		StoredBytes: 27702565683, LoadedBytes: 10330046464, BytesPerSecond: 1.98e9,
 		Lookup: Latency{1234, 85.2e-6, 0.0327, 0.114}, Store: Latency{2918, 0.004, 0.136, 1.602}, Retrieve: Latency{0, 0, 0, 0},
-		Evictions: &evictions, StoresRefused: 3, LoadFailures: 1, ComparedBytes: 10330046464, Mismatches: 1,
+		Evictions: &evictions, LoadFailures: 1, ComparedBytes: 10330046464, Mismatches: 1,
 		Examples: []Mismatch{{Request: 17, Rank: 1, Chunk: 2, Plane: 1, Layer: 2, Position: 200, Offset: 23685,
 			Expected: "0011223344556677", Got: "1011223344556677"}},
 		ClientLedger: []transfer.Row{{Kind: "store", Dispatched: 2918, Succeeded: 2915, Rejected: 3}},
@@ -98,6 +98,11 @@ func TestReportIsOKOnlyIfAllIsAccountedFor(t *testing.T) {
 	unread.addServer(serverFigures{}, os.ErrDeadlineExceeded)
 	if text := unread.ledgerText(); !strings.HasPrefix(text, "balanced") || !strings.HasSuffix(text, "server unknown") {
 		t.Errorf("a server that does not answer says nothing about its books: %s", text)
+	}
+	for _, row := range (&Report{Balanced: true}).rows() { // nobody was asked
+		if row[0] == "stores refused" && row[1] != "unknown without --status-url" {
+			t.Errorf("a client cannot know of refused stores: %s", row[1])
+		}
 	}
 	r := Report{Balanced: true, Mismatches: 1}
 	if r.OK() || r.Err() == nil {

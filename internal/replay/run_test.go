@@ -87,8 +87,8 @@ func TestReplayComparesEveryByte(t *testing.T) {
 				if want := (r.AskedTokens - r.HitTokens) / 256 * r.ChunkBytes * int64(ranks); r.StoredBytes != want {
 					t.Errorf("stored %d, want %d", r.StoredBytes, want)
 				}
-				if r.Transport != transport || *r.Evictions != 0 || r.StoresRefused != 0 {
-					t.Errorf("%s, %d evictions, %d refused", r.Transport, *r.Evictions, r.StoresRefused)
+				if r.Transport != transport || *r.Evictions != 0 || *r.StoresRefused != 0 {
+					t.Errorf("%s, %d evictions, %d refused", r.Transport, *r.Evictions, *r.StoresRefused)
 				}
 			})
 		}
@@ -130,8 +130,8 @@ func TestReplayOfPromptsThatDoNotFit(t *testing.T) {
 	o.Embedded.PoolBytes = 16 << 10 // two chunks
 	trace := []workload.Request{{Input: 100, Blocks: []uint64{0}}, {Input: 5000, Blocks: []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}}
 	r := play(t, trace, o)
-	if r.StoresRefused == 0 || r.StoredBytes != 0 || r.Requests != 2 {
-		t.Errorf("%d refused, %d bytes stored, %d requests", r.StoresRefused, r.StoredBytes, r.Requests)
+	if *r.StoresRefused == 0 || r.StoredBytes != 0 || r.Requests != 2 {
+		t.Errorf("%d refused, %d bytes stored, %d requests", *r.StoresRefused, r.StoredBytes, r.Requests)
 	}
 }
 

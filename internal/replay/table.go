@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/holdfast-kv/holdfast/transfer"
 )
 
 // WriteTable renders the report for people.
@@ -36,12 +38,15 @@ func (r *Report) rows() [][2]string {
 	if r.Interrupted {
 		requests += " (interrupted)"
 	}
-	server, evictions := r.Server, r.notKnown()
+	server, evictions, refused := r.Server, r.notKnown(), r.notKnown()
 	if r.PoolBytes != nil {
 		server += ", pool of " + bytesText(*r.PoolBytes)
 	}
 	if r.Evictions != nil {
 		evictions = countText(int64(*r.Evictions)) + " chunks"
+	}
+	if r.StoresRefused != nil {
+		refused = countText(int64(*r.StoresRefused))
 	}
 	rows := [][2]string{
 		{"trace", r.Trace},
@@ -57,7 +62,7 @@ func (r *Report) rows() [][2]string {
 		{"store", r.Store.String()},
 		{"retrieve", r.Retrieve.String()},
 		{"evictions", evictions},
-		{"stores refused", countText(int64(r.StoresRefused))},
+		{"stores refused", refused},
 		{"load failures", countText(r.LoadFailures)},
 		{"compared", countText(r.ComparedBytes) + " bytes, all that were loaded"},
 		{"MISMATCHES", countText(r.Mismatches)},
@@ -90,21 +95,30 @@ func (r *Report) ledgerText() string {
 	if !r.Balanced {
 		verdict = "NOT BALANCED"
 	}
-	var dispatched, outstanding uint64
-	for _, row := range r.ClientLedger {
-		dispatched += row.Dispatched
-		outstanding += row.Outstanding
-	}
-	text := fmt.Sprintf("%s: client %s operations, %d outstanding", verdict, countText(int64(dispatched)), outstanding)
+	text := fmt.Sprintf("%s: client %s", verdict, booksText(r.ClientLedger))
 	if r.ServerLedger == nil {
 		return text + "; server " + r.notKnown()
 	}
-	dispatched, outstanding = 0, 0
-	for _, row := range r.ServerLedger {
-		dispatched += row.Dispatched
-		outstanding += row.Outstanding
+	return text + "; server " + booksText(r.ServerLedger)
+}
+
+// booksText sums a ledger; what was rejected or failed is told if there is any.
+func booksText(rows []transfer.Row) string {
+	var sum transfer.Row
+	for _, row := range rows {
+		sum.Dispatched += row.Dispatched
+		sum.Rejected += row.Rejected
+		sum.FailedAfterSubmit += row.FailedAfterSubmit
+		sum.Outstanding += row.Outstanding
 	}
-	return text + fmt.Sprintf("; server %s, %d outstanding", countText(int64(dispatched)), outstanding)
+	text := countText(int64(sum.Dispatched)) + " operations"
+	if sum.Rejected > 0 {
+		text += ", " + countText(int64(sum.Rejected)) + " rejected"
+	}
+	if sum.FailedAfterSubmit > 0 {
+		text += ", " + countText(int64(sum.FailedAfterSubmit)) + " failed"
+	}
+	return text + ", " + countText(int64(sum.Outstanding)) + " outstanding"
 }
 
 // String is p50, p99 and the longest, and how many there were.
