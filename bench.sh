@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# Measures every figure that docs/performance.md promises and prints the table, in Markdown,
+# with the load of the machine beside each. Takes about four minutes; nothing else should run.
+#
+#   ./bench.sh          all of it
+#   ./bench.sh NAME...  only the benchmarks whose name contains one of these: SHM, Noop, ...
+#
+# A figure is the median of several runs of a benchmark, and most benchmarks report a median
+# themselves. The exit code is 1 if one misses its target.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+wanted=("$@")
+missed=0
+row_load=""
+
+load() { cut -d' ' -f1 /proc/loadavg; }
+
+# measure PACKAGE BENCHMARK BENCHTIME COUNT runs one benchmark into $scratch/out.
+measure() {
+  local package=$1 name=$2 time=$3 count=$4 before
+  before=$(load)
+  go test "$package" -run '^$' -bench "$name" -benchtime "$time" -count "$count" -timeout 300s >"$scratch/out" 2>&1 ||
+    { cat "$scratch/out" >&2; exit 1; }
+  row_load="$before–$(load)"
+}
+
+# value NAME UNIT is the median of a metric over the runs of one benchmark.
+value() {
+  awk -v name="Benchmark$1" -v unit="$2" '
+    { sub(/-[0-9]+$/, "", $1) }
+    $1 == name { for (i = 3; i < NF; i++) if ($(i + 1) == unit) print $i }' "$scratch/out" |
+    sort -g | awk '{ v[NR] = $1 } END { if (NR == 0) exit 1; print v[int((NR + 1) / 2)] }'
+}
+
+# row WHAT UNIT SCALE NAME [OP TARGET] prints a figure; without a target it is for information.
+row() {
+  local what=$1 unit=$2 scale=$3 name=$4 op=${5:-} target=${6:-} n verdict=""
+  n=$(value "$name" "$unit") || { echo "no $unit in the output of $name" >&2; cat "$scratch/out" >&2; exit 1; }
+  n=$(awk -v n="$n" -v s="$scale" 'BEGIN { n *= s; printf(n < 10 ? "%.2f" : n < 100 ? "%.1f" : "%.0f", n) }')
+  case $op in
+  '≤') verdict=$(awk -v n="$n" -v t="$target" 'BEGIN { print (n <= t) ? "met" : "**missed**" }') ;;
+  '≥') verdict=$(awk -v n="$n" -v t="$target" 'BEGIN { print (n >= t) ? "met" : "**missed**" }') ;;
+  esac
+  [ "$verdict" != "**missed**" ] || missed=$((missed + 1))
+  printf '| %s | %s | %s | %s | %s | `%s` |\n' "$what" "${op:+$op $target}" "$n" "$verdict" "$row_load" "$name"
+}
+
+# want NAME says whether the benchmark was asked for.
+want() {
+  [ ${#wanted[@]} -gt 0 ] || return 0
+  local w
+  for w in "${wanted[@]}"; do [[ $1 != *"$w"* ]] || return 0; done
+  return 1
+}
+
+noop() {
+  measure ./client '^BenchmarkNoop$' 10000x 3
+  row 'NOOP round trip, × bare socket ping-pong' x-bare 1 Noop/background '≤' 2.5
+  row 'the same with a context that can end' x-bare 1 Noop/cancellable '≤' 2.5
+}
+
+shm() {
+  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=two' 25x 2
+  row 'shared memory, store, verify off, × memcpy' store-x-memcpy 1 SHM/verify=off/inflight=two '≥' 0.90
+  row 'shared memory, load, verify off' load-x-memcpy 1 SHM/verify=off/inflight=two '≥' 0.90
+  row 'shared memory, store, verify sampled' store-x-memcpy 1 SHM/verify=sampled/inflight=two '≥' 0.85
+  row 'shared memory, load, verify sampled' load-x-memcpy 1 SHM/verify=sampled/inflight=two '≥' 0.85
+  row 'store, verify off, GB/s' store-GB/s 1 SHM/verify=off/inflight=two
+  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=one' 25x 1
+  row 'one transfer at a time: store, verify off, × memcpy' store-x-memcpy 1 SHM/verify=off/inflight=one
+  row 'one transfer at a time: load, verify off' load-x-memcpy 1 SHM/verify=off/inflight=one
+  row 'one transfer at a time: store, verify sampled' store-x-memcpy 1 SHM/verify=sampled/inflight=one
+}
+
+prepare_commit() {
+  measure ./client '^BenchmarkPrepareCommit$' 5000x 3
+  row 'PREPARE + COMMIT of 40 chunks, no copy, verify off, µs' p50-µs 1 PrepareCommit '≤' 250
+}
+
+lookup() {
+  measure ./internal/server '^BenchmarkLookup$' 300x 3
+  row 'LOOKUP of 100,000 tokens, server side, first, ms' server-ns/op 1e-6 Lookup/first '≤' 2.5
+  row 'the same, grown by one chunk, ms' server-ns/op 1e-6 Lookup/grown '≤' 0.6
+}
+
+copying() {
+  measure ./client '^Benchmark(Store|Retrieve)Copy$' 150x 3
+  row 'pickle mode, store, × bare socket' x-bare 1 StoreCopy '≥' 0.5
+  row 'pickle mode, load' x-bare 1 RetrieveCopy '≥' 0.5
+}
+
+allocator() {
+  measure ./internal/arena '^BenchmarkReserve$' 2000x 1
+  row 'allocator, equal sizes, ns a slot' p50-ns/slot 1 Reserve/one '≤' 300
+  row 'allocator, sizes of several models, ns a slot' p50-ns/slot 1 Reserve/models '≤' 300
+  row 'allocator, any sizes, ns a slot' p50-ns/slot 1 Reserve/uniform '≤' 300
+  row 'allocator, 4 KiB to 4 MiB, ns a slot' p50-ns/slot 1 Reserve/wide '≤' 300
+  measure ./internal/arena '^BenchmarkFirstRefusal$' 1x 1
+  row 'pool used at the first refusal, sizes of several models, %' %used-fresh 1 FirstRefusal/models '≥' 95
+  row 'any sizes, %' %used-fresh 1 FirstRefusal/uniform '≥' 95
+  row '4 KiB to 4 MiB, %' %used-fresh 1 FirstRefusal/wide '≥' 95
+}
+
+ready() {
+  measure ./internal/bench '^BenchmarkReady$' 5x 1
+  row 'exec to first answer, pool of 16 GiB, ms' ready-ms 1 Ready '≤' 200
+}
+
+resident() {
+  measure ./internal/bench '^BenchmarkResident$' 1x 1
+  row 'resident beside the pool after work, MiB' MiB-beside-pool 1 Resident '≤' 64
+}
+
+index() {
+  measure ./internal/cache '^BenchmarkIndexBytesPerChunk$' 1x 1
+  row 'index at 1 Mi chunks in long prompts, B a chunk' B/chunk 1 IndexBytesPerChunk/prompts '≤' 400
+  row 'the same, every chunk on its own, B a chunk' B/chunk 1 IndexBytesPerChunk/singles '≤' 400
+}
+
+price() {
+  measure ./internal/bench '^BenchmarkPrice$' 100x 2
+  row 'a miss: lookup of 4,096 tokens and its answer, µs' miss-µs 1 Price
+  row 'store of 16 MiB with verify sampled, × off' sampled-store-x-off 1 Price
+  row 'load of 16 MiB with verify sampled, × off' sampled-load-x-off 1 Price
+  row 'store of 16 MiB with verify always, × off' always-store-x-off 1 Price
+  row 'load of 16 MiB with verify always, × off' always-load-x-off 1 Price
+}
+
+# Built beforehand, not within a measurement.
+go test -run '^$' ./client ./internal/{arena,bench,cache,server} >/dev/null
+printf '%s, %s processors, %s; load average %s\n\n' \
+  "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(go env GOVERSION)" "$(load)"
+echo '| what | target | measured | | load | benchmark |'
+echo '| --- | --- | --- | --- | --- | --- |'
+! want Noop || noop
+! want SHM || shm
+! want PrepareCommit || prepare_commit
+! want Lookup || lookup
+! want Copy || copying
+! want Allocator || allocator
+! want Ready || ready
+! want Resident || resident
+! want Index || index
+! want Price || price
+printf '\n%d s, %d missed\n' "$SECONDS" "$missed"
+[ "$missed" -eq 0 ]
