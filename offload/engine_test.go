@@ -380,17 +380,10 @@ func (e *engine) finish(q *seq) {
 	e.deferred = append(e.deferred, q)
 	blocks, known := e.s.Protected(q)
 	if known {
-		keep := map[int]bool{}
 		for _, b := range blocks {
-			keep[b] = true
 			e.leases[b]++
 		}
-		for _, b := range q.blocks {
-			if !keep[b] {
-				e.pool.Release([]int{b})
-			}
-		}
-		q.blocks = nil
+		e.pool.releaseAllBut(q, blocks)
 		e.s.ActivateLeases(q, blocks)
 	}
 	e.reap()

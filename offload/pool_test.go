@@ -144,6 +144,20 @@ func (p *pool) Release(blocks []int) {
 	}
 }
 
+// releaseAllBut gives back the request's shares, except those of the blocks to keep, and clears its table.
+func (p *pool) releaseAllBut(q *seq, keep []int) {
+	kept := map[int]bool{}
+	for _, b := range keep {
+		kept[b] = true
+	}
+	for _, b := range q.blocks {
+		if !kept[b] {
+			p.Release([]int{b})
+		}
+	}
+	q.blocks = nil
+}
+
 func (p *pool) PublishLoaded(s offload.Sequence, from, to int) int {
 	q := s.(*seq)
 	if from%p.block != 0 || to%p.block != 0 {

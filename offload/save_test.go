@@ -615,3 +615,20 @@ func TestFailedSaveStaysUnderWatch(t *testing.T) {
 	}
 	e.drain()
 }
+
+// TestIdleBuildsAllocateNothing: also with requests that are tracked.
+func TestIdleBuildsAllocateNothing(t *testing.T) {
+	e := newEngine(t, setup{blocks: 100, cfg: offload.Config{MaxPendingSaves: 20}})
+	for i := range 10 {
+		started(e, e.submit(fmt.Sprint(i), prompt(10, uint32(100*i))), 10)
+	}
+	for e.s.HasPendingWork() {
+		e.finishTransfers()
+		e.poll()
+		e.build()
+	}
+	if n := testing.AllocsPerRun(100, func() { e.s.BuildMeta(e.now) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	e.drain()
+}
