@@ -53,7 +53,7 @@ func (cfg *RemoteConfig) check() error {
 	return nil
 }
 
-// closeTimeout bounds how long Close tries to tell the server that a rank has ended.
+// closeTimeout bounds how long a server is told that something has ended.
 const closeTimeout = 5 * time.Second
 
 // lookups is the scheduler half's connection to a server.

@@ -37,11 +37,6 @@ type remoteTicket struct {
 	ended atomic.Bool
 }
 
-// aborter is what a client has that can abort at the server what PrepareStore reserved.
-type aborter interface {
-	AbortStore(ctx context.Context, key *client.Key) error
-}
-
 func (t *remoteRank) ChunkSize() int    { return t.chunk }
 func (t *remoteRank) ChunkBytes() int64 { return t.cfg.ChunkBytes }
 
@@ -99,8 +94,8 @@ func (t *remoteRank) Commit(ctx context.Context, ticket offload.Ticket) (bool, e
 	})
 }
 
-// Abort gives a save up. A server that has no abort keeps the reservation until its own limit
-// or until the rank is closed; the range then cannot be saved again before that.
+// Abort gives a save up. What is not quiet, or what the server cannot be told of, it keeps
+// until the rank is closed or gone; the range cannot be saved again before that.
 func (t *remoteRank) Abort(ctx context.Context, ticket offload.Ticket, quiet bool) error {
 	k, err := t.end(ticket, false)
 	if err != nil {
@@ -120,14 +115,16 @@ func (t *remoteRank) Abort(ctx context.Context, ticket offload.Ticket, quiet boo
 	return nil
 }
 
-// abort tells the server, if it can be told, that nobody writes into what the save reserved.
+// abort tells the server that nobody writes into what the save reserved. If it cannot be told,
+// the range is held.
 func (t *remoteRank) abort(ctx context.Context, k *remoteTicket) {
-	a, ok := any(t.worker).(aborter)
-	if ok && a.AbortStore(context.WithoutCancel(ctx), k.key) == nil {
-		t.saves.end(k.rg)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := t.worker.AbortStore(ctx, k.key); err != nil {
+		t.saves.hold(k.rg, true)
 		return
 	}
-	t.saves.hold(k.rg, true)
+	t.saves.end(k.rg)
 }
 
 // stray keeps buffers that a device may still write to for the life of the process.
