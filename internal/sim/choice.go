@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Span is a range of draws [From, To).
+type Span struct{ From, To uint64 }
+
+// choices answers every question of a run that has more than one answer. The i-th answer
+// depends on the seed and on i only, so that the answers around it can be taken away.
+type choices struct {
+	seed uint64
+	n    uint64 // draws so far
+	live []Span // draws that count, in order; the others answer 0. nil: all count
+}
+
+// IntN returns a number of [0, n). 0 is the plainest answer: no fault, the first in order.
+func (c *choices) IntN(n int) int {
+	i := c.n
+	c.n++
+	if n < 2 || !c.counts(i) {
+		return 0
+	}
+	return int(mix(c.seed+i*0x9E3779B97F4A7C15) % uint64(n))
+}
+
+func (c *choices) counts(i uint64) bool {
+	if c.live == nil {
+		return true
+	}
+	for len(c.live) > 0 && i >= c.live[0].To {
+		c.live = c.live[1:]
+	}
+	if len(c.live) == 0 {
+		c.live = []Span{}
+		return false
+	}
+	return i >= c.live[0].From
+}
+
+// oneIn is true once in n draws on average.
+func (c *choices) oneIn(n int) bool { return c.IntN(n) == n-1 && n > 1 }
+
+// mix is the finalizer of SplitMix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}
+
+// ErrScript is wrapped by the error for a script that cannot be read.
+var ErrScript = errors.New("not a script of a simulated run")
+
+// Script replays one run.
+type Script struct {
+	Seed    uint64
+	Profile Profile
+	Ranks   int // 0: the seed decides
+	Steps   int
+	// Live are the draws that count, in order; the others give their plainest answer. nil: all count.
+	Live []Span
+}
+
+// String renders the script in one line, as ParseScript reads it.
+func (s Script) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed=%d faults=%s ranks=%d steps=%d", s.Seed, s.Profile, s.Ranks, s.Steps)
+	if s.Live != nil {
+		b.WriteString(" draws=")
+		for i, l := range s.Live {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, "%d-%d", l.From, l.To)
+		}
+	}
+	return b.String()
+}
+
+// ParseScript reads what String gives. The error wraps ErrScript.
+func ParseScript(text string) (Script, error) {
+	var s Script
+	for _, field := range strings.Fields(text) {
+		name, value, _ := strings.Cut(field, "=")
+		var err error
+		switch name {
+		case "seed":
+			s.Seed, err = strconv.ParseUint(value, 10, 64)
+		case "faults":
+			s.Profile, err = ParseProfile(value)
+		case "ranks":
+			s.Ranks, err = strconv.Atoi(value)
+		case "steps":
+			s.Steps, err = strconv.Atoi(value)
+		case "draws":
+			s.Live, err = parseSpans(value)
+		default:
+			err = errors.New("unknown field")
+		}
+		if err != nil {
+			return Script{}, fmt.Errorf("%w: %s: %w", ErrScript, field, err)
+		}
+	}
+	return s, nil
+}
+
+func parseSpans(text string) ([]Span, error) {
+	spans := []Span{}
+	if text == "" {
+		return spans, nil
+	}
+	var end uint64
+	for _, part := range strings.Split(text, ",") {
+		from, to, _ := strings.Cut(part, "-")
+		var l Span
+		var err error
+		if l.From, err = strconv.ParseUint(from, 10, 64); err != nil {
+			return nil, err
+		}
+		if l.To, err = strconv.ParseUint(to, 10, 64); err != nil {
+			return nil, err
+		}
+		if l.From < end || l.To <= l.From {
+			return nil, fmt.Errorf("draws %s are not in order", part)
+		}
+		end = l.To
+		spans = append(spans, l)
+	}
+	return spans, nil
+}

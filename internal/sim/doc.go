@@ -1,0 +1,17 @@
+// Package sim runs the whole connector on one goroutine under a virtual clock: a generator of
+// requests, a model of an engine's scheduler loop over the real block pool, the real
+// scheduler half, and two to four ranks, each with the real worker half, a software device
+// whose operations run when the simulation says so, and one real cache with evictions. A seed
+// decides everything that can happen in more than one way: the workload, the order of all
+// actions of all lanes and streams, and which calls fail.
+//
+// KV bytes are a function of the tokens up to a position, the rank and the plane. Forwards
+// write them through the compute stream and compare all they read; commits and loads are
+// compared with the function as well. So a copy without its order, a block that was freed too
+// early, or an object under a wrong key shows as a wrong byte. Beside that, every step checks
+// the books of all parts, and that no block and no slot is given out that a transfer may
+// still touch.
+//
+// A failing seed is shrunk to a Script: the seed, and those of its draws that matter. The
+// same script gives the same run.
+package sim

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"github.com/holdfast-kv/holdfast/internal/invariant"
+)
+
+// ErrSetUp is wrapped by the error of a run that could not begin.
+var ErrSetUp = errors.New("the simulation could not be set up")
+
+// Failure is what an oracle has found.
+type Failure struct {
+	Oracle string `json:"oracle"`
+	Text   string `json:"text"`
+	Step   int    `json:"step"`
+	Draws  uint64 `json:"draws"`
+}
+
+func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s: %s", f.Step, f.Oracle, f.Text) }
+
+// Result is what came of a run.
+type Result struct {
+	Script   Script
+	Steps    int      // of the engine
+	Actions  uint64   // engine steps, actions of ranks, lanes and devices, and what happened to requests
+	Digest   uint64   // of everything that happened, in order
+	Requests int      //
+	Injected Injected // faults
+	Stored   uint64   // objects committed
+	Loaded   uint64   // tokens, of all ranks
+	Saves    [3]uint64
+	Loads    [2]uint64
+	Stopped  bool     // the engine was stopped, as it must after some faults
+	Failure  *Failure // nil: all oracles are content
+}
+
+// Run carries out a script. The trace, if there is one, gets a line for everything that
+// happens. The error is about the setting up; what oracles find is in the result.
+func Run(script Script, trace io.Writer) (result Result, err error) {
+	s := &sim{
+		script: script, choices: &choices{seed: mix(script.Seed + 1), live: script.Live}, trace: trace,
+		slots: make(map[*byte]*slotUse), live: make(map[*seq]struct{}),
+	}
+	violations := invariant.Violations()
+	defer func() {
+		p := recover()
+		result = s.result()
+		switch v := p.(type) {
+		case nil:
+			if n := invariant.Violations() - violations; n > 0 && err == nil {
+				result.Failure = s.failure("invariant", fmt.Sprintf("%d assertions failed", n))
+			}
+		case violation:
+			result.Failure = s.failure(v.oracle, v.text)
+		default:
+			result.Failure = s.failure("panic", fmt.Sprintf("%v\n%s", v, debug.Stack()))
+		}
+		if result.Failure != nil && s.local != nil {
+			_ = s.local.Close() // the run is over: what it leaves is not looked at
+		}
+	}()
+	if err := s.run(); err != nil {
+		return Result{}, fmt.Errorf("%w: %w", ErrSetUp, err)
+	}
+	return Result{}, nil
+}
+
+func (s *sim) failure(oracle, text string) *Failure {
+	return &Failure{Oracle: oracle, Text: text, Step: s.step, Draws: s.choices.n}
+}
+
+func (s *sim) result() Result {
+	return Result{
+		Script: s.script, Steps: s.step, Actions: s.actions, Digest: s.digest, Requests: s.arrived, Injected: s.count,
+		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped,
+	}
+}

@@ -1,0 +1,186 @@
+package sim
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-kv/holdfast/internal/invariant"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// seeds is how many runs a test makes: fewer where asserting makes each slow.
+func seeds(n int) int {
+	if invariant.Enabled {
+		return max(n/10, 1)
+	}
+	return n
+}
+
+// TestOraclesAreContent runs seeds under every profile, and demands that the runs are worth something: each kind of
+// fault, each outcome and each end has happened.
+func TestOraclesAreContent(t *testing.T) {
+	for _, profile := range Profiles() {
+		t.Run(string(profile), func(t *testing.T) {
+			t.Parallel()
+			var sum Result
+			stopped, runs := 0, seeds(700)
+			failed, err := Sweep(Script{Profile: profile, Steps: 150}, 1, runs, func(r Result) bool {
+				if r.Stopped {
+					stopped++
+				}
+				sum.Actions += r.Actions
+				sum.Loaded += r.Loaded
+				for f, n := range r.Injected {
+					sum.Injected[f] += n
+				}
+				for i, n := range r.Saves {
+					sum.Saves[i] += n
+				}
+				for i, n := range r.Loads {
+					sum.Loads[i] += n
+				}
+				return true
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if failed != nil {
+				t.Fatalf("%v\nreplay: holdfast simulate --replay '%s'", failed.Failure, failed.Script)
+			}
+			t.Logf("%d actions, %d tokens loaded, %d of %d engines stopped, faults %v", sum.Actions, sum.Loaded, stopped, runs, sum.Injected)
+			if sum.Loaded == 0 || sum.Saves[0] == 0 || sum.Loads[0] == 0 {
+				t.Errorf("nothing was moved: %d tokens, saves %v, loads %v", sum.Loaded, sum.Saves, sum.Loads)
+			}
+			if profile != NoFaults && (slices.Contains(sum.Saves[:], 0) || sum.Loads[1] == 0) {
+				t.Errorf("outcomes that never came: saves %v, loads %v", sum.Saves, sum.Loads)
+			}
+			if (stopped > 0) != (profile == AllFaults) && !invariant.Enabled {
+				t.Errorf("%d engines were stopped", stopped)
+			}
+			for f, n := range sum.Injected {
+				within := profile == AllFaults || profile == Provable && fault(f) < provableFaults
+				if (n > 0) != within && (!within || !invariant.Enabled) {
+					t.Errorf("fault %s came %d times", faultNames[f], n)
+				}
+			}
+		})
+	}
+}
+
+// TestSameSeedSameRun: a run is a function of its script, byte for byte.
+func TestSameSeedSameRun(t *testing.T) {
+	for seed := range uint64(seeds(20)) {
+		script := Script{Seed: seed, Profile: AllFaults, Steps: 100}
+		var traces [2]bytes.Buffer
+		var results [2]Result
+		for i := range results {
+			var err error
+			if results[i], err = Run(script, &traces[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(traces[0].Bytes(), traces[1].Bytes()) || results[0].Digest != results[1].Digest || results[0].Actions != results[1].Actions {
+			t.Fatalf("seed %d: two runs differ: %+v and %+v", seed, results[0], results[1])
+		}
+		untraced, err := Run(script, nil)
+		if err != nil || untraced.Digest != results[0].Digest {
+			t.Fatalf("seed %d: without a trace the digest is %#x, with one %#x, %v", seed, untraced.Digest, results[0].Digest, err)
+		}
+		other, err := Run(Script{Seed: seed + 1000, Profile: AllFaults, Steps: 100}, nil)
+		if err != nil || other.Digest == results[0].Digest {
+			t.Fatalf("seeds %d and %d give the same run, %v", seed, seed+1000, err)
+		}
+	}
+}
+
+// TestDrawsCanBeTakenAway: without any draw a run is the plainest one, and taking away draws that come later
+// changes nothing before.
+func TestDrawsCanBeTakenAway(t *testing.T) {
+	plain, err := Run(Script{Seed: 5, Profile: AllFaults, Steps: 20, Live: []Span{}}, nil)
+	if err != nil || plain.Failure != nil {
+		t.Fatal(plain.Failure, err)
+	}
+	same, err := Run(Script{Seed: 6, Profile: AllFaults, Steps: 20, Live: []Span{}}, nil)
+	if err != nil || same.Digest != plain.Digest || same.Injected != (Injected{}) {
+		t.Fatalf("%+v, want the run %+v of another seed, %v", same, plain, err)
+	}
+	all, none := choices{seed: 9}, choices{seed: 9, live: []Span{{2, 4}, {6, 7}}}
+	for i := range 10 {
+		want := all.IntN(1000)
+		if i < 2 || i == 4 || i == 5 || i > 6 {
+			want = 0
+		}
+		if got := none.IntN(1000); got != want {
+			t.Errorf("draw %d is %d, want %d", i, got, want)
+		}
+	}
+}
+
+func TestScript(t *testing.T) {
+	for _, s := range []Script{
+		{Seed: 1, Profile: NoFaults, Ranks: 2, Steps: 10},
+		{Seed: 1 << 63, Profile: AllFaults, Steps: 1, Live: []Span{}},
+		{Profile: Provable, Ranks: 4, Steps: 99, Live: []Span{{3, 4}, {4, 1 << 40}}},
+	} {
+		got, err := ParseScript(s.String())
+		if err != nil || got.String() != s.String() || (got.Live == nil) != (s.Live == nil) {
+			t.Errorf("%q is read as %q, %v", s, got, err)
+		}
+	}
+	for _, text := range []string{
+		"seed=-1", "seed=x", "faults=some", "steps=", "draws=1", "draws=3-2", "draws=4-5,1-2", "draws=x-2", "speed=3", "seed",
+	} {
+		if s, err := ParseScript(text); !errors.Is(err, ErrScript) {
+			t.Errorf("%q is read as %v, %v", text, s, err)
+		}
+	}
+}
+
+func TestCut(t *testing.T) {
+	live := []Span{{0, 10}, {20, 30}}
+	for _, c := range []struct {
+		piece Span
+		want  []Span
+	}{
+		{Span{10, 20}, live},
+		{Span{0, 30}, []Span{}},
+		{Span{5, 25}, []Span{{0, 5}, {25, 30}}},
+		{Span{2, 3}, []Span{{0, 2}, {3, 10}, {20, 30}}},
+		{Span{25, 99}, []Span{{0, 10}, {20, 25}}},
+	} {
+		if got := cut(live, c.piece); !slices.Equal(got, c.want) {
+			t.Errorf("without %v: %v, want %v", c.piece, got, c.want)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	tail := NewTail(2)
+	for _, line := range []string{"a\n", "b\n", "c\n"} {
+		if n, err := tail.Write([]byte(line)); n != 2 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	var out bytes.Buffer
+	if n, err := tail.WriteTo(&out); n != 4 || err != nil || out.String() != "b\nc\n" {
+		t.Errorf("%q, %d, %v", out.String(), n, err)
+	}
+}
+
+// BenchmarkSimulate reports scheduler, worker and device steps a minute.
+func BenchmarkSimulate(b *testing.B) {
+	var actions uint64
+	for i := range b.N {
+		r, err := Run(Script{Seed: uint64(i), Profile: Provable, Steps: 200}, nil)
+		if err != nil || r.Failure != nil {
+			b.Fatal(r.Failure, err)
+		}
+		actions += r.Actions
+	}
+	b.ReportMetric(float64(actions)/b.Elapsed().Minutes(), "actions/min")
+}
