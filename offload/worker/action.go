@@ -73,9 +73,9 @@ type Result struct {
 	Open bool
 	// Launched of Enqueue, also with an error: work that touches slots or blocks may run from now on.
 	Launched bool
-	// FirstErr and SecondErr of DrainStreams: why the stream of the first or the second stage could not be
-	// fenced. The stage that reads a save's source is the first.
-	FirstErr, SecondErr error
+	// PackErr and CopyErr of DrainStreams: why the stream that touches blocks, or the one that touches
+	// slots, could not be fenced.
+	PackErr, CopyErr error
 }
 
 // drainAttempts is how often a fence that failed is tried before staging is quarantined. A
@@ -85,16 +85,16 @@ const drainAttempts = 3
 // drain is what the attempts to fence both streams have proven. Nothing is enqueued between
 // them, so a stream that was fenced once stays so.
 type drain struct {
-	tries         int
-	first, second bool
+	tries      int
+	pack, copy bool
 }
 
 // add counts an attempt and reports whether both streams are fenced.
 func (d *drain) add(r Result) bool {
 	d.tries++
-	d.first = d.first || r.FirstErr == nil
-	d.second = d.second || r.SecondErr == nil
-	return d.first && d.second
+	d.pack = d.pack || r.PackErr == nil
+	d.copy = d.copy || r.CopyErr == nil
+	return d.pack && d.copy
 }
 
 // job is a transfer as a state machine without I/O.

@@ -80,6 +80,19 @@ func TestDispatchWaitsForNothing(t *testing.T) {
 	if len(out.save) != 2 || len(out.load) != 1 {
 		t.Errorf("%+v", out)
 	}
+	for _, done := range out.save { // stopped before they began
+		if done[0].Outcome != transfer.Rejected || !errors.Is(done[0].Err, ErrClosed) {
+			t.Errorf("%+v", done)
+		}
+	}
+	for _, done := range out.load {
+		if done[0].OK || !errors.Is(done[0].Err, ErrClosed) {
+			t.Errorf("%+v", done)
+		}
+	}
+	if r.store.count("prepare") != 0 || r.store.count("begin") != 1 || r.store.count("end") != 1 {
+		t.Errorf("%v: the load's pins are consumed, and no more", r.store.calls)
+	}
 	check(t, s.Close())
 	r.end()
 }
@@ -346,6 +359,8 @@ func TestInvariant33DeadlineStopsAndKeeps(t *testing.T) {
 
 func TestCloseWithADeviceThatHangs(t *testing.T) {
 	r := newRig(t, host.Options{}, nil)
+	r.store.whole = make([]byte, 16*r.store.size)
+	r.cfg.Store = pooledStore{r.store}
 	w, err := New(r.cfg)
 	check(t, err)
 	hang := make(chan struct{})
@@ -375,10 +390,14 @@ func TestCloseWithADeviceThatHangs(t *testing.T) {
 	if got, want := w.Stats().QuarantinedBytes, 2*2*r.store.size; got != want {
 		t.Errorf("%d bytes quarantined, want both buffers, %d", got, want)
 	}
-	close(hang)
-	for _, m := range r.pools {
-		_ = m // the engine keeps blocks that a load may still write
+	registered := false
+	for _, h := range r.dev.Holdings() {
+		registered = registered || h.Owner == hostOwner
 	}
+	if !registered {
+		t.Error("the store's pool was unregistered under a copy")
+	}
+	close(hang)
 	if err := r.dev.Close(); !errors.Is(err, host.ErrLeak) {
 		t.Errorf("%v", err)
 	}

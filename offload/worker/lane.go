@@ -282,10 +282,7 @@ func (l *lane) drain(ctx context.Context, wait bool) (r Result, ready bool) {
 			l.ring[i].valid = false
 		}
 	}
-	if l.load {
-		packErr, copyErr = copyErr, packErr
-	}
-	return Result{FirstErr: packErr, SecondErr: copyErr}, true
+	return Result{PackErr: packErr, CopyErr: copyErr}, true
 }
 
 // await waits for an event or a stream, or asks it. Ready is true also with an error.

@@ -106,7 +106,7 @@ func (l *load) begun(r Result) {
 
 func (l *load) drained(r Result) {
 	proven := l.drain.add(r)
-	if err := errors.Join(r.FirstErr, r.SecondErr); err != nil {
+	if err := errors.Join(r.PackErr, r.CopyErr); err != nil {
 		l.fail(err)
 	}
 	switch {

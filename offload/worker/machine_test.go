@@ -21,8 +21,8 @@ type world struct {
 	launched map[int]bool // slots that may be under way
 	awaited  map[int]bool
 	drained  bool
-	first    bool // the stream of the first stage was drained
-	second   bool
+	pack     bool // its stream was drained
+	copy     bool
 	drains   int
 	failed   bool
 	reported []int
@@ -78,10 +78,10 @@ func (w *world) common(a Action) (r Result) {
 		if w.drains++; w.drains > drainAttempts {
 			w.t.Fatal("drained without end")
 		}
-		r.FirstErr, r.SecondErr = w.fails("first"), w.fails("second")
-		w.first, w.second = w.first || r.FirstErr == nil, w.second || r.SecondErr == nil
-		w.drained = w.first && w.second
-		if w.first {
+		r.PackErr, r.CopyErr = w.fails("pack"), w.fails("copy")
+		w.pack, w.copy = w.pack || r.PackErr == nil, w.copy || r.CopyErr == nil
+		w.drained = w.pack && w.copy
+		if w.pack {
 			for slot := range w.launched {
 				w.awaited[slot] = true
 			}

@@ -148,7 +148,7 @@ func (s *save) enqueued(r Result) {
 // drained decides after the streams were fenced, or could not be.
 func (s *save) drained(r Result) {
 	s.proven = s.drain.add(r)
-	if err := errors.Join(r.FirstErr, r.SecondErr); err != nil {
+	if err := errors.Join(r.PackErr, r.CopyErr); err != nil {
 		s.fail(err)
 	}
 	if !s.proven && s.drain.tries < drainAttempts {
@@ -161,7 +161,7 @@ func (s *save) drained(r Result) {
 	// What was never launched is never read, and what was launched is read no more if the stream that
 	// reads was fenced.
 	for i, slot := range s.order {
-		if i >= s.launched || s.drain.first {
+		if i >= s.launched || s.drain.pack {
 			s.isSafe(s.chunkOf[slot])
 		}
 	}

@@ -296,3 +296,58 @@ func TestInvariant49CountersOfSuccessGrowOnSuccess(t *testing.T) {
 	check(t, s.Close())
 	r.end()
 }
+
+func TestEmptyLoadIsDoneAtOnce(t *testing.T) {
+	r := newRig(t, host.Options{Mode: host.Controlled}, nil)
+	s := r.stepped()
+	load := loadOf("a", 1, 8, 8, seq(0, 2))
+	s.Start(&offload.Meta{Loads: []offload.LoadSpec{load}})
+	out := newOutputs()
+	out.add(s.Poll(1))
+	if d := out.oneLoad(t, load.Op); !d.OK || len(r.store.calls) != 0 {
+		t.Errorf("%+v, %v", d, r.store.calls)
+	}
+	check(t, s.Close())
+	r.end()
+}
+
+func TestStartAfterClose(t *testing.T) {
+	r := newRig(t, host.Options{}, nil)
+	w, err := New(r.cfg)
+	check(t, err)
+	check(t, w.Close(context.Background()))
+	save, load := saveOf("a", 1, 0, 8, seq(0, 2)), loadOf("b", 1, 0, 8, seq(0, 2))
+	w.Start(&offload.Meta{Saves: []offload.SaveSpec{save}, Loads: []offload.LoadSpec{load}})
+	out := newOutputs()
+	out.add(w.Poll(1))
+	if d := out.oneSave(t, save.Op); d.Outcome != transfer.Rejected || !errors.Is(d.Err, ErrClosed) {
+		t.Errorf("%+v", d)
+	}
+	if d := out.oneLoad(t, load.Op); d.OK || !errors.Is(d.Err, ErrClosed) {
+		t.Errorf("%+v", d)
+	}
+	if len(r.store.calls) != 0 || len(r.trace.entries) != 0 {
+		t.Errorf("%v, %v", r.store.calls, r.trace.entries)
+	}
+	r.end()
+}
+
+func TestSlotsThatCannotBeRight(t *testing.T) {
+	task := &task{rg: offload.Range{To: 3 * testChunk}, chunk: testChunk, slotBytes: 4}
+	good := make([]byte, 4)
+	for name, slots := range map[string][]offload.Slot{
+		"twice":    {{Chunk: 1, Mem: good}, {Chunk: 1, Mem: good}},
+		"negative": {{Chunk: -1, Mem: good}},
+		"beyond":   {{Chunk: 3, Mem: good}},
+		"short":    {{Chunk: 0, Mem: good[:3]}},
+		"nil":      {{Chunk: 0}},
+		"long":     {{Chunk: 0, Mem: make([]byte, 5)}},
+	} {
+		if err := task.checkSlots(slots); !errors.Is(err, ErrSlots) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := task.checkSlots([]offload.Slot{{Chunk: 2, Mem: good}, {Chunk: 0, Mem: good}}); err != nil {
+		t.Error(err)
+	}
+}
