@@ -232,6 +232,7 @@ func unprovable(r *row) {
 	r.demand(g.sched.Stats().LeasedBlocks == leased && len(g.releases) == 0, "%d blocks are leased, %d came back", g.sched.Stats().LeasedBlocks, len(g.releases))
 	r.demand(lost > 0, "staging that may still be written is not in quarantine")
 	r.saw("no fence could be completed: %d blocks leased and %d staging bytes in quarantine after a day; at %v: %q", leased, lost, deadline, g.stopped)
+	r.evidence["held"] = g.sched.Transfers(g.now())
 	k.probe.drop(blind)
 	g.end()
 }

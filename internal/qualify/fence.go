@@ -109,9 +109,10 @@ func completions(r *row) {
 	r.demand(leased == (spec.To-spec.From)/g.block, "%d blocks are leased, the save reads %d", leased, (spec.To-spec.From)/g.block)
 	g.poll()
 	r.demand(len(g.releases) == 0 && g.sched.Stats().SavesPending == 1, "%d blocks came back before anything was reported", len(g.releases))
-	for i, k := range g.ranks {
-		k.probe.drop(held[i])
-	}
+	g.ranks[0].probe.drop(held[0])
+	g.until("rank 0", func() bool { return len(g.saves[spec.Op]) > 0 })
+	r.demand(len(g.releases) == 0 && g.sched.Stats().SavesPending == 1, "%d blocks came back before rank 1 had read them", len(g.releases))
+	g.ranks[1].probe.drop(held[1])
 	g.saved()
 	done, chunks := g.saves[spec.Op], (spec.To-spec.From)/r.house.chunk
 	r.demand(len(done) == 2 && done[0].Outcome == transfer.Succeeded && done[1].Outcome == transfer.Succeeded && done[0].rank != done[1].rank,

@@ -86,8 +86,8 @@ type stock struct {
 	closers []func() error
 }
 
-// open opens a store for one model, empty since the name was never used.
-func (h *house) open(ctx context.Context, model string, world int, chunkBytes int64, block int) (*stock, error) {
+// open opens a store for the session'th use of a model name, which no other run has.
+func (h *house) open(ctx context.Context, model string, session, world int, chunkBytes int64, block int) (*stock, error) {
 	s := &stock{house: h}
 	fail := func(err error) (*stock, error) { return nil, errors.Join(err, s.close()) }
 	if h.o.Store == Local {
@@ -109,7 +109,7 @@ func (h *house) open(ctx context.Context, model string, world int, chunkBytes in
 		return s, nil
 	}
 	cfg := store.RemoteConfig{
-		Endpoint: h.endpoint, Model: model, World: world, ChunkBytes: chunkBytes, BlockSize: block, Session: model + "/",
+		Endpoint: h.endpoint, Model: model, World: world, ChunkBytes: chunkBytes, BlockSize: block, Session: fmt.Sprintf("%s/%d/", model, session),
 		Client: client.Options{Log: h.o.Log},
 	}
 	l, err := store.DialLookups(ctx, cfg)

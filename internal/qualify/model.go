@@ -55,7 +55,7 @@ func (r *row) answers(name string, m engine.ModelConfig, ranks int) uint64 {
 		prompt[i] = rng.Uint32N(uint32(m.Vocab))
 	}
 	r.rigs++
-	m.Name = fmt.Sprintf("%s-%s-%d", r.house.run, r.name, r.rigs)
+	m.Name = r.house.run + "-" + r.name
 	block := blockSize(chunk)
 	cfg := engine.Config{Model: m, Ranks: ranks, BlockSize: block, Blocks: 8 * chunk / block, PrefillTokens: chunk - chunk/4}
 
@@ -68,7 +68,7 @@ func (r *row) answers(name string, m engine.ModelConfig, ranks int) uint64 {
 	r.must(err)
 	bytes, err := engine.ChunkBytes(spec)
 	r.must(err)
-	s, err := r.house.open(r.ctx, model, ranks, bytes, block)
+	s, err := r.house.open(r.ctx, model, r.rigs, ranks, bytes, block)
 	r.must(err)
 	defer func() { r.must(s.close()) }()
 	cfg.Lookups, cfg.Stores, cfg.Offload = s.lookups, s.ranks, offload.Config{MinLoadTokens: -1, Log: r.o.Log}

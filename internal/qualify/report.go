@@ -79,16 +79,18 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		r.Device, store, r.ChunkTokens, r.Seed, r.Build.Version, r.Build.Go, r.Build.OS, r.Build.Arch, sabotage)
 	b.WriteString("| row | claim | observed | result |\n| --- | --- | --- | --- |\n")
 	for _, row := range r.Rows {
-		result, observed := "pass", row.Observed
+		result := "pass"
 		if !row.Pass {
 			result = "**FAIL**"
-			observed = strings.Join(append([]string{observed}, row.Failures...), "; **")
-			if row.Observed == "" {
-				observed = strings.Join(row.Failures, "; ")
-			}
-			observed = strings.ReplaceAll(observed, "; **", "; NOT: ")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", cell(row.Name), cell(row.Claim), cell(observed), result)
+		var observed []string
+		if row.Observed != "" {
+			observed = append(observed, row.Observed)
+		}
+		for _, f := range row.Failures {
+			observed = append(observed, "NOT: "+f)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", cell(row.Name), cell(row.Claim), cell(strings.Join(observed, "; ")), result)
 	}
 	fmt.Fprintf(&b, "\n%d passed, %d failed, %.1f s\n", r.Passed, r.Failed, r.Seconds)
 	_, err := io.WriteString(w, b.String())

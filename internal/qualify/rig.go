@@ -95,7 +95,7 @@ func (r *row) rig(u setup) *rig {
 	r.rigs++
 	u.ranks, u.chunks = cmp.Or(u.ranks, 1), cmp.Or(u.chunks, 16)
 	chunk := r.house.chunk
-	u.spec.Model = fmt.Sprintf("%s-%s-%d", r.house.run, r.name, r.rigs)
+	u.spec.Model = r.house.run + "-" + r.name
 	u.spec.ChunkTokens, u.spec.BlockSize, u.spec.TensorParallel = chunk, blockSize(chunk), u.ranks
 	g := &rig{
 		row: r, setup: u, size: u.chunks * chunk / u.spec.BlockSize, block: u.spec.BlockSize,
@@ -120,7 +120,7 @@ func (r *row) rig(u setup) *rig {
 	for _, t := range g.tensors {
 		perBlock += t.BlockBytes
 	}
-	g.stock, err = g.house.open(r.ctx, model, u.ranks, perBlock*int64(chunk/u.spec.BlockSize), u.spec.BlockSize)
+	g.stock, err = g.house.open(r.ctx, model, r.rigs, u.ranks, perBlock*int64(chunk/u.spec.BlockSize), u.spec.BlockSize)
 	r.must(err)
 	cfg := u.config
 	cfg.TensorParallel, cfg.Now, cfg.Log = u.ranks, g.now, r.o.Log

@@ -11,8 +11,8 @@ const (
 	staleAttempts = 40
 	// staleMost is how many stale saves without the wait make the experiment a success.
 	staleMost = staleAttempts/2 + 1
-	// staleRounds is how often the experiment's forward computes its blocks before the result stands.
-	staleRounds = 400
+	// forwardBytes is what the experiment's forward moves before its result stands: tens of ms.
+	forwardBytes = 256 << 20
 )
 
 // staleSaves saves blocks whose forward is still running, and compares what was stored. Builds with switches do it a second
@@ -37,14 +37,15 @@ func staleSaves(r *row) {
 // stale makes the attempts and returns how many of the saves stored something else than the forward computed.
 func (r *row) stale() (stale int) {
 	g := r.rig(setup{spec: gqa()})
+	from, into := make([]byte, 1<<20), make([]byte, 1<<20)
 	for range staleAttempts {
 		q, _ := g.admit(g.prompt(2))
 		to := len(q.prompt) - 1
 		for _, k := range g.ranks {
 			write := g.write(k, q, 0, to/g.block)
 			r.must(k.compute.Launch("long forward", func() {
-				for range staleRounds {
-					g.scribble(k, q.table)
+				for range forwardBytes / len(from) {
+					copy(into, from)
 				}
 				write()
 			}, k.pools...))
@@ -67,17 +68,4 @@ func (r *row) stale() (stale int) {
 	}
 	g.end()
 	return stale
-}
-
-// scribble writes what a forward has in its blocks before it is done.
-func (g *rig) scribble(k *rank, table []int) {
-	for t, plane := range k.planes() {
-		n := len(plane) / g.size
-		for _, b := range table {
-			part := plane[b*n:][:n]
-			for i := range part {
-				part[i] = byte(i*7 + t)
-			}
-		}
-	}
 }
