@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -101,8 +102,13 @@ func serve(cmd *cobra.Command) error {
 		<-signals
 		cancel()
 	}()
-	if err := d.Stop(ctx); err != nil {
-		return failure(fmt.Errorf("shutdown: %w", err))
+	switch err := d.Stop(ctx); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return failure(fmt.Errorf("the drain did not end within --drain-seconds=%g: %w", cfg.Drain.Seconds(), err))
+	case errors.Is(err, context.Canceled):
+		return failure(fmt.Errorf("the drain was cut by a second signal: %w", err))
+	case err != nil:
+		return failure(err)
 	}
 	if broken != nil {
 		return failure(broken)

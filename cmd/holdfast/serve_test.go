@@ -149,7 +149,7 @@ func TestSecondSignalCutsTheDrain(t *testing.T) {
 		if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 			return err
 		}
-		if code := p.wait(t); code != exitFailure {
+		if code := p.wait(t); code != exitFailure || !strings.Contains(p.stderr.String(), "cut by a second signal") {
 			t.Errorf("exit %d, want %d: %s", code, exitFailure, p.stderr.String())
 		}
 		return nil

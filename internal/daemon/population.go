@@ -54,7 +54,7 @@ func (p *population) run(ctx context.Context, pool *arena.Pool, log *slog.Logger
 		failed <- fmt.Errorf("%w; others took the memory since the pool was made: lower --l1-size-gb, or give this server more room", err)
 	default:
 		p.now.Done = true
-		log.Info("pool is backed by memory", "bytes", pool.Size(), "seconds", time.Since(start).Round(time.Millisecond).Seconds())
+		log.Info("pool is backed by memory", "bytes", pool.Size(), "seconds", float64(time.Since(start).Milliseconds())/1000)
 	}
 }
 
