@@ -17,7 +17,11 @@ import (
 
 // queueLength is how many transfers of one connection may wait; one more, and its reader
 // waits.
-const queueLength = 32
+const (
+	queueLength = 32
+	maxQueued   = 4 << 20 // bytes; a larger one queues alone
+	spare       = 2       // messages that are kept for the next requests
+)
 
 // conn is one client connection.
 type conn struct {
@@ -39,6 +43,8 @@ type conn struct {
 	free  chan *message // back from it
 	work  sync.WaitGroup
 
+	queued atomic.Int64 // bytes of the messages that it has
+
 	reading, moving scratch // of the reader and of the affinity goroutine
 	books           books
 	deviceTold      bool // the log line about device transfers was written; reader only
@@ -49,7 +55,7 @@ func newConn(s *Server, z *zmtp.Conn, id uint64) *conn {
 		s: s, z: z, id: id, since: s.cfg.Now(),
 		known: make(chan struct{}),
 		queue: make(chan *message, queueLength),
-		free:  make(chan *message, queueLength),
+		free:  make(chan *message, spare),
 	}
 	c.copies = sync.OnceValue(func() cache.Holder {
 		c.copied.Store(true)
@@ -75,6 +81,7 @@ func (c *conn) run() {
 		defer close(done)
 		for m := range c.queue {
 			c.serve(&c.moving, m)
+			c.queued.Add(-int64(len(m.buf)))
 			c.work.Done()
 			c.recycle(m)
 		}
@@ -92,13 +99,14 @@ func (c *conn) run() {
 
 // read is the reader: it takes messages off the socket and serves what is cheap.
 func (c *conn) read() error {
-	m := new(message)
+	m := c.s.message()
+	defer func() { m.reset() }()
 	for {
 		answerable, data, err := c.receive(m)
 		switch {
 		case errors.Is(err, zmtp.ErrTooLarge) && answerable:
 			// The connection cannot go on, but what was asked is known.
-			m.bad = "a frame is above the transport's limit"
+			m.bad = errTooLarge
 			c.books.open()
 			c.serve(&c.reading, m)
 			return err
@@ -111,7 +119,7 @@ func (c *conn) read() error {
 		switch {
 		case data > 0:
 			m = c.stream(m, data)
-		case m.bad == "" && m.row.ordered:
+		case m.bad == nil && m.row.ordered:
 			m = c.enqueue(m)
 		default:
 			if m.row.barrier {
@@ -123,18 +131,19 @@ func (c *conn) read() error {
 }
 
 // enqueue hands m to the affinity goroutine and returns a message for the next request.
-// Large ones queue alone, which bounds the memory that a connection can hold.
+// What is queued has a bound, and with it the memory that a connection can hold.
 func (c *conn) enqueue(m *message) *message {
-	if len(m.buf) > keepBuffer {
+	if c.queued.Load()+int64(len(m.buf)) > maxQueued {
 		c.work.Wait()
 	}
+	c.queued.Add(int64(len(m.buf)))
 	c.work.Add(1)
 	c.queue <- m
 	select {
 	case m = <-c.free:
 		return m
 	default:
-		return new(message)
+		return c.s.message()
 	}
 }
 
@@ -207,8 +216,8 @@ func (c *conn) call(x *scratch, m *message) (res result, err error) {
 			res, err = nothing, fmt.Errorf("%w: panic", errRefused)
 		}
 	}()
-	if m.bad != "" {
-		return nothing, fmt.Errorf("%w: %s", lmcache.ErrMalformed, m.bad)
+	if m.bad != nil {
+		return nothing, m.bad
 	}
 	if m.then != nil {
 		return m.then(c, x, m)

@@ -326,6 +326,47 @@ func TestClaimedSizeAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestLargeRequestsHaveABudget: clients that send the greater part of large requests and
+// wait cannot exhaust the server's memory. Requests of ordinary size go on, large ones are
+// refused until there is room.
+func TestLargeRequestsHaveABudget(t *testing.T) {
+	const limit = 2 << 20
+	h := open(t, plan{before: func(s *server.Server) { s.LimitLarge(limit) }})
+	p := h.dial(t, h.unix)
+	p.register(model(1))
+	h.store(p, keyOf("w", 1, 0, 2, 0), 1)
+	large := keyOf("large", 1, 0, 2, -1)
+	large.Tokens = append(large.Tokens, make([]uint32, 3<<19)...)
+	ask := func() int {
+		p.void(lmcache.OpLookup, large.Append(nil), num(1))
+		return p.status("large")
+	}
+	if n := ask(); n != 2 {
+		t.Fatalf("%d chunks with room", n)
+	}
+	var held []*rawConn
+	for i := range 8 {
+		raw := dialRaw(t, h.tcp)
+		raw.frame(true, num(uint64(i)))
+		raw.frame(true, num(uint64(lmcache.OpLookup)))
+		raw.header(true, 4<<20)
+		raw.write(make([]byte, 3<<20))
+		held = append(held, raw)
+	}
+	eventually(t, "no room", func() bool { return ask() == 0 })
+	if n := p.lookup("small", 1, 2); n != 2 {
+		t.Errorf("%d chunks for a small request", n)
+	}
+	if n := h.Large(); n > limit {
+		t.Errorf("%d bytes are held, the limit is %d", n, limit)
+	}
+	for _, raw := range held {
+		raw.Close()
+	}
+	eventually(t, "room again", func() bool { return ask() == 2 })
+	eventually(t, "nothing held", func() bool { return h.Large() == 0 })
+}
+
 // TestBadHandshakes do not disturb others.
 func TestBadHandshakes(t *testing.T) {
 	h := open(t, plan{})

@@ -23,3 +23,10 @@ func (s *Server) SlowTo(turn <-chan struct{}, searches *atomic.Int64) {
 		return find(p)
 	}
 }
+
+// LimitLarge bounds the memory that large requests take in all. It must be called before
+// Serve.
+func (s *Server) LimitLarge(bytes int64) { s.budget.most = bytes }
+
+// Large is the memory that they take.
+func (s *Server) Large() int64 { return s.budget.used.Load() }

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"bytes"
+	"errors"
 	"io"
+	"sync/atomic"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
@@ -27,9 +30,36 @@ type message struct {
 	code lmcache.Op
 	row  *operation
 	came int    // payload frames, kept or not
-	bad  string // why the payload is of no use; "" if it is
+	bad  error  // why the payload is of no use; nil if it is
 	out  []byte // for the reply
 	then step   // what is left to do, in place of the row's handler
+
+	budget *budget
+	held   int64 // taken from it
+}
+
+// budget bounds the memory that large requests take in all, in bytes. A connection has
+// keepBuffer of its own, which serves a prompt of 300,000 tokens; what goes beyond is taken
+// from here as it comes, so that neither many clients nor their claims exhaust the host.
+type budget struct {
+	most int64
+	used atomic.Int64
+}
+
+const maxLarge = 256 << 20
+
+// afford makes sure that the message may grow to size bytes.
+func (m *message) afford(size int) bool {
+	more := int64(size-keepBuffer) - m.held
+	if more <= 0 {
+		return true
+	}
+	if m.budget.used.Add(more) > m.budget.most {
+		m.budget.used.Add(-more)
+		return false
+	}
+	m.held += more
+	return true
 }
 
 func (m *message) at(s span) []byte { return m.buf[s.lo:s.hi:s.hi] }
@@ -38,22 +68,28 @@ func (m *message) at(s span) []byte { return m.buf[s.lo:s.hi:s.hi] }
 func (m *message) arg(i int) []byte { return m.at(m.args[i]) }
 
 func (m *message) reset() {
+	m.budget.used.Add(-m.held)
 	if cap(m.buf) > keepBuffer {
 		m.buf = nil
 	}
 	if cap(m.out) > keepBuffer {
 		m.out = nil
 	}
-	*m = message{buf: m.buf[:0], args: m.args[:0], out: m.out[:0]}
+	*m = message{buf: m.buf[:0], args: m.args[:0], out: m.out[:0], budget: m.budget}
 }
 
 // take reads the current frame to its end into the message's buffer. The buffer grows with
-// the bytes that have come, not with the size that the peer has claimed.
+// the bytes that have come, not with the size that the peer has claimed. errBusy says that
+// there is no room; the rest of the frame is still to be read, then.
 func (m *message) take(r io.Reader, size int64) (span, error) {
 	lo := len(m.buf)
 	for left := size; left > 0; {
 		n := int(min(left, max(readStep, 2*int64(len(m.buf)))))
 		at := len(m.buf)
+		if !m.afford(at + n) {
+			m.buf = bytes.Clone(m.buf[:lo])
+			return span{}, errBusy
+		}
 		m.buf = grow(m.buf, n)
 		if _, err := io.ReadFull(r, m.buf[at:]); err != nil {
 			return span{}, err
@@ -128,23 +164,26 @@ func (c *conn) receivePayload(m *message, more bool) (data int64, err error) {
 		}
 		m.came++
 		switch {
-		case m.row.ignore || m.bad != "":
+		case m.row.ignore || m.bad != nil:
 		case m.came > m.row.most:
-			m.bad = "too many frames"
+			m.bad = errTooMany
 		case m.code == lmcache.OpCommitStore && m.came == 3 && size > streamFrom && !more:
 			return size, nil
 		case size > c.s.frameLimit(m.row):
-			m.bad = "a frame is too large"
+			m.bad = errTooLarge
 		default:
 			arg, err := m.take(c.z, size)
-			if err != nil {
+			switch {
+			case errors.Is(err, errBusy):
+				m.bad = err
+			case err != nil:
 				return 0, err
 			}
 			m.args = append(m.args, arg)
 		}
 	}
-	if !m.row.ignore && m.bad == "" && m.came < m.row.least {
-		m.bad = "too few frames"
+	if !m.row.ignore && m.bad == nil && m.came < m.row.least {
+		m.bad = errTooFew
 	}
 	return 0, nil
 }

@@ -15,6 +15,11 @@ var (
 	// errDraining is wrapped for one that comes too late.
 	errFull     = fmt.Errorf("%w: no memory", errRefused)
 	errDraining = fmt.Errorf("%w: the server is shutting down", errRefused)
+	errBusy     = fmt.Errorf("%w: the requests that are being read take all the memory that is for them", errRefused)
+
+	errTooMany  = fmt.Errorf("%w: too many frames", lmcache.ErrMalformed)
+	errTooFew   = fmt.Errorf("%w: too few frames", lmcache.ErrMalformed)
+	errTooLarge = fmt.Errorf("%w: a frame is too large", lmcache.ErrMalformed)
 )
 
 // whole turns what a msgpack reader returned into an error unless it took the whole frame.

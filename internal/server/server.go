@@ -70,6 +70,7 @@ type Server struct {
 	sessionMu sync.Mutex
 	sessions  sessions
 
+	budget    budget // of large requests
 	stats     opStats
 	say       limiter // of most log lines that clients can cause
 	setup     limiter // of those that tell why a worker gets no cache
@@ -100,6 +101,7 @@ func New(cfg Config) *Server {
 		sessions:  newSessions(cfg.ChunkSize, maxSessions, maxSessionBytes),
 		past:      transfer.Row{Kind: "request"},
 	}
+	s.budget.most = maxLarge
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -159,6 +161,8 @@ func (s *Server) Serve(l *zmtp.Listener) error {
 		}
 	}
 }
+
+func (s *Server) message() *message { return &message{budget: &s.budget} }
 
 func (s *Server) start(z *zmtp.Conn) {
 	s.mu.Lock()
