@@ -47,12 +47,13 @@ func (s *stepped) Close(ctx context.Context) error {
 	return s.Stepped.Close()
 }
 
-// controlled makes a configuration run on one goroutine, with every choice made by a seed.
-func controlled(cfg Config, seed uint64) Config {
+// controlled makes a configuration run on one goroutine, with every choice made by a seed, and
+// with faults if fault is given.
+func controlled(cfg Config, seed uint64, fault func(host.Call) error) Config {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	devices := make([]*host.Device, cfg.Ranks)
 	cfg.Device = func(rank int) *host.Device {
-		devices[rank] = host.New(host.Options{Mode: host.Controlled, Pick: rng, Name: fmt.Sprint("host", rank)})
+		devices[rank] = host.New(host.Options{Mode: host.Controlled, Pick: rng, Fault: fault, Name: fmt.Sprint("host", rank)})
 		return devices[rank]
 	}
 	cfg.NewHalf = func(wc worker.Config) (Half, error) {
@@ -80,7 +81,7 @@ func TestEveryDeviceModeGivesTheSameBits(t *testing.T) {
 		want := truth(t, m, ranks, 3, p)
 		modes := map[string]func(Config) Config{"deferred": deferred}
 		for seed := range uint64(3) {
-			modes[fmt.Sprint("controlled ", seed)] = func(c Config) Config { return controlled(c, seed) }
+			modes[fmt.Sprint("controlled ", seed)] = func(c Config) Config { return controlled(c, seed, nil) }
 		}
 		for name, mode := range modes {
 			h := open(t, mode(openTier(t, "local", m, ranks, cache.VerifyAlways).with(m, ranks)))
@@ -100,7 +101,7 @@ func TestEveryDeviceModeGivesTheSameBits(t *testing.T) {
 func TestControlledRunsAreRepeatable(t *testing.T) {
 	m := Tiny()
 	run := func() (Stats, offload.Stats) {
-		h := open(t, controlled(openTier(t, "local", m, 2, cache.VerifyAlways).with(m, 2), 7))
+		h := open(t, controlled(openTier(t, "local", m, 2, cache.VerifyAlways).with(m, 2), 7, nil))
 		h.ask(3, prompt(1, 29), prompt(2, 17), prompt(1, 13))
 		return h.Stats(), h.Scheduler().Stats()
 	}
