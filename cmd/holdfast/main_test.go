@@ -162,6 +162,16 @@ func TestReadmeNamesRealFlags(t *testing.T) {
 	}
 }
 
+func TestEveryAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"tcp://[::]:5555 ipc:///s": "tcp://*:5555 ipc:///s", "tcp://0.0.0.0:5555": "tcp://*:5555", "tcp://[::1]:5555": "tcp://[::1]:5555",
+	} {
+		if got := everyAddress(text, "*"); got != want {
+			t.Errorf("%s is shown as %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestPoolText(t *testing.T) {
 	for _, c := range []struct {
 		asked, size int64

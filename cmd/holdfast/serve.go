@@ -135,14 +135,19 @@ func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
 		pool = "private (no shared memory; bytes go through the socket)"
 	}
 	fmt.Fprintf(w, "holdfast %s is ready\n", readBuild().version)
-	fmt.Fprintf(w, "  engines   %s\n", strings.Join(d.Endpoints(), " "))
+	fmt.Fprintf(w, "  engines   %s\n", everyAddress(strings.Join(d.Endpoints(), " "), "*"))
 	fmt.Fprintf(w, "  pool      %s, %s\n", pool, poolText(cfg, d.PoolSize()))
-	fmt.Fprintf(w, "  admin     http://%s/status\n", d.AdminAddr())
+	fmt.Fprintf(w, "  admin     http://%s/status\n", everyAddress(d.AdminAddr(), "localhost"))
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(d.Endpoints()[0], "tcp://"))
 	if err != nil {
 		return
 	}
 	fmt.Fprintf(w, "  vLLM      --kv-transfer-config '%s'\n", vllmConfig(host, port))
+}
+
+// everyAddress puts a name in place of the address that stands for all of this host.
+func everyAddress(text, name string) string {
+	return strings.NewReplacer("[::]:", name+":", "0.0.0.0:", name+":").Replace(text)
 }
 
 // poolText is the pool's size, and why it is that if nobody chose it.
