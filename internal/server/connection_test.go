@@ -330,7 +330,7 @@ func TestClaimedSizeAllocatesNothing(t *testing.T) {
 // wait cannot exhaust the server's memory. Requests of ordinary size go on, large ones are
 // refused until there is room.
 func TestLargeRequestsHaveABudget(t *testing.T) {
-	const limit = 2 << 20
+	const limit = 4 << 20
 	h := open(t, plan{before: func(s *server.Server) { s.LimitLarge(limit) }})
 	p := h.dial(t, h.unix)
 	p.register(model(1))
@@ -349,8 +349,8 @@ func TestLargeRequestsHaveABudget(t *testing.T) {
 		raw := dialRaw(t, h.tcp)
 		raw.frame(true, num(uint64(i)))
 		raw.frame(true, num(uint64(lmcache.OpLookup)))
-		raw.header(true, 4<<20)
-		raw.write(make([]byte, 3<<20))
+		raw.header(true, 3<<20)
+		raw.write(make([]byte, 2<<20)) // of which 1.25 MiB count
 		held = append(held, raw)
 	}
 	eventually(t, "no room", func() bool { return ask() == 0 })
