@@ -8,25 +8,93 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 )
 
-func TestDbgSabotage(t *testing.T) {
-	for s := range sabotage.Switches {
+// within is the number of seeds in which a run must notice that a safety is gone. They are drawn
+// from how often it was noticed, so that missing it by chance is less likely than once in
+// a thousand.
+var within = map[sabotage.Switch]int{
+	sabotage.PublishOnAbandon:          20,
+	sabotage.ReuseWithoutQuarantine:    80,
+	sabotage.LeaseByClock:              700,
+	sabotage.SaltOutOfKey:              30,
+	sabotage.AnswerTwice:               20,
+	sabotage.SkipVerify:                60,
+	sabotage.EvictLeased:               60,
+	sabotage.ServeReserved:             60,
+	sabotage.LateCommitSettles:         150,
+	sabotage.RetryRetired:              120,
+	sabotage.WatermarkFromScheduled:    20,
+	sabotage.LeaseWithoutQuorum:        10,
+	sabotage.PinNeverReleased:          10,
+	sabotage.LoadBelowFrontier:         40,
+	sabotage.FreeOnDeadline:            60,
+	sabotage.StaleCompletionAccepted:   40,
+	sabotage.SkipProducerWait:          20,
+	sabotage.SkipCopyFenceBeforeCommit: 5,
+	sabotage.ReuseStagingEarly:         20,
+	sabotage.SkipLoadFence:             60,
+	sabotage.DoubleTerminal:            5,
+	sabotage.PublishFailedStore:        20,
+}
+
+// TestSabotageIsNoticed takes the safeties of connector and cache away, one at a time.
+func TestSabotageIsNoticed(t *testing.T) {
+	for s, seeds := range within {
 		t.Run(s.String(), func(t *testing.T) {
 			sabotage.Set(s, true)
 			defer sabotage.Set(s, false)
-			found := map[string]int{}
-			for seed := range uint64(200) {
-				r, err := Run(Script{Seed: seed, Profile: AllFaults, Steps: 150}, nil)
+			for seed := range seeds {
+				r, err := Run(Script{Seed: uint64(seed), Profile: AllFaults, Steps: 150}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				if r.Failure != nil {
-					if len(found) == 0 {
-						t.Logf("first at seed %d: %v", seed, r.Failure)
-					}
-					found[r.Failure.Oracle]++
+					t.Logf("seed %d: %v", seed, r.Failure)
+					return
 				}
 			}
-			t.Log(found)
+			t.Errorf("%d seeds do not notice", seeds)
+		})
+	}
+}
+
+// TestShrink: the shrunk script fails in the same way with fewer draws, its text replays it, and with the
+// safety in place it does not fail.
+func TestShrink(t *testing.T) {
+	for _, s := range []sabotage.Switch{sabotage.SkipProducerWait, sabotage.RetryRetired, sabotage.PublishFailedStore} {
+		t.Run(s.String(), func(t *testing.T) {
+			sabotage.Set(s, true)
+			defer sabotage.Set(s, false)
+			var first *Failure
+			script := Script{Profile: AllFaults, Steps: 150}
+			for first == nil {
+				r, err := Run(script, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if first = r.Failure; first == nil {
+					script.Seed++
+				}
+			}
+			failed, err := Sweep(script, script.Seed, 1, func(Result) bool { return true })
+			if err != nil || failed == nil || failed.Failure.Oracle != first.Oracle {
+				t.Fatalf("%+v, want %v, %v", failed, first, err)
+			}
+			if n := draws(failed.Script.Live); n >= first.Draws/2 {
+				t.Errorf("%d of %d draws are left", n, first.Draws)
+			}
+			text := failed.Script.String()
+			t.Logf("%v\n%s", failed.Failure, text)
+			again, err := ParseScript(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := Run(again, nil); err != nil || r.Failure == nil || *r.Failure != *failed.Failure {
+				t.Errorf("replayed: %v, %v", r.Failure, err)
+			}
+			sabotage.Set(s, false)
+			if r, err := Run(again, nil); err != nil || r.Failure != nil {
+				t.Errorf("with the safety: %v, %v", r.Failure, err)
+			}
 		})
 	}
 }

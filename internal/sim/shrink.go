@@ -3,7 +3,7 @@ package sim
 import "io"
 
 // shrinkRuns bounds the effort of Shrink.
-const shrinkRuns = 400
+const shrinkRuns = 1000
 
 // Shrink looks for a simpler run that fails in the same way as a script does: it takes draws
 // away, in pieces of halving size, as long as the same oracle still objects. It returns the

@@ -28,7 +28,7 @@ func TestOraclesAreContent(t *testing.T) {
 		t.Run(string(profile), func(t *testing.T) {
 			t.Parallel()
 			var sum Result
-			stopped, runs := 0, seeds(700)
+			stopped, runs := 0, seeds(300)
 			failed, err := Sweep(Script{Profile: profile, Steps: 150}, 1, runs, func(r Result) bool {
 				if r.Stopped {
 					stopped++
