@@ -25,7 +25,7 @@ func demo(cmd *cobra.Command) error {
 		return failure(err)
 	}
 	out := cmd.ErrOrStderr()
-	fmt.Fprintf(out, "%d requests of generated chat traffic, %d ranks of %s\n", len(trace), o.Ranks, o.Geometry)
+	fmt.Fprintf(out, "generated chat traffic through a server in this process, %d ranks, every byte compared\n", o.Ranks)
 	if o.Transport == replay.Pickle {
 		fmt.Fprintln(out, "/dev/shm is too small for a pool here, so the bytes go through the socket")
 	}

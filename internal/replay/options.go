@@ -48,10 +48,6 @@ func (g Geometry) layout(chunkSize int) kv.ChunkLayout {
 	return kv.ChunkLayout{Shape: []int{planes, g.Layers, chunkSize, g.hidden()}, DType: g.DType}
 }
 
-func (g Geometry) String() string {
-	return fmt.Sprintf("%d layers × %d heads × %d %s", g.Layers, g.Heads, g.HeadDim, g.DType)
-}
-
 // Options of a replay. Zero fields take their defaults, which Run reports back.
 type Options struct {
 	// Server is the endpoint to play against, tcp://HOST:PORT or ipc://PATH. "" starts

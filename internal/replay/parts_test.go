@@ -212,7 +212,7 @@ func TestProgressAsBar(t *testing.T) {
 func TestTimeLeft(t *testing.T) {
 	var p Progress
 	p.begin(100)
-	for done, want := range map[int64]string{0: "", 25: "30 s left", 100: "in 10 s"} {
+	for done, want := range map[int64]string{0: "", 1: "16 min left", 25: "30 s left", 100: "in 10 s"} {
 		p.done.Store(done)
 		if got := p.left(10 * time.Second); got != want {
 			t.Errorf("%d of 100 in 10 s: %q, want %q", done, got, want)

@@ -62,7 +62,18 @@ func (p *Progress) left(played time.Duration) string {
 	case done == 0:
 		return ""
 	case done >= total:
-		return fmt.Sprintf("in %.0f s", played.Seconds())
+		return "in " + spanText(played.Seconds())
 	}
-	return fmt.Sprintf("%.0f s left", played.Seconds()*float64(total-done)/float64(done))
+	return spanText(played.Seconds()*float64(total-done)/float64(done)) + " left"
+}
+
+// spanText is a time in the largest unit of which there are at least two.
+func spanText(seconds float64) string {
+	switch {
+	case seconds < 120:
+		return fmt.Sprintf("%.0f s", seconds)
+	case seconds < 2*3600:
+		return fmt.Sprintf("%.0f min", seconds/60)
+	}
+	return fmt.Sprintf("%.0f h", seconds/3600)
 }

@@ -132,6 +132,7 @@ func TestTexts(t *testing.T) {
 		bytesText(1023): "1023 B", bytesText(1 << 10): "1 KiB", bytesText(3 << 29): "1.50 GiB", bytesText(5 << 50): "5120 TiB",
 		bytesText(1000 << 20): "1000 MiB", bytesText(1<<30 - 1): "1024 MiB", bytesText(13<<30 + 1<<20): "13.0 GiB",
 		secondsText(12.34e-6): "12.3 µs", secondsText(250e-6): "250 µs", secondsText(0.0123): "12.3 ms", secondsText(0.00999): "9.99 ms", secondsText(0.009999): "10.0 ms",
+		spanText(119): "119 s", spanText(600): "10 min", spanText(7201): "2 h",
 		secondsText(0.25): "250 ms", secondsText(2.5): "2.50 s",
 	} {
 		if got != want {
