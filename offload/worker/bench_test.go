@@ -23,7 +23,7 @@ const (
 )
 
 // benchRank is a worker half on a concurrent device, with chunks of 1 MiB in blocks of 16 KiB.
-func benchRank(b *testing.B, open func(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool) {
+func benchRank(b *testing.B, open opener, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool) {
 	spec := dense.Spec{
 		Model: "bench", Family: dense.GQA, Layers: 4, KVHeads: 4, HeadDim: 128, KVDType: kv.BFloat16,
 		BlockSize: benchBlock, ChunkTokens: benchChunk, TensorParallel: 1,
@@ -145,6 +145,36 @@ func twoCopies(load bool, pools []dense.Pool, staging, slots []byte) time.Durati
 	return time.Since(start)
 }
 
+// byBlocks is twoCopies in the pieces that the pools have: what one processor can do at best
+// with these blocks.
+func byBlocks(load bool, layout *dense.Layout, blocks []int, staging, slots []byte) time.Duration {
+	start := time.Now()
+	const chunk, perChunk = 1 << 20, benchChunk / benchBlock
+	for i := range benchChunks {
+		cell, slot := staging[i%2*chunk:][:chunk], slots[i*chunk:][:chunk]
+		if load {
+			copy(cell, slot)
+		}
+		rest := cell
+		for _, g := range layout.Segments() {
+			pool := host.Bytes(g.Mem)
+			for _, b := range blocks[i*perChunk:][:perChunk] {
+				piece := pool[int64(b)*g.BlockBytes:][:g.BlockBytes]
+				if load {
+					copy(piece, rest)
+				} else {
+					copy(rest, piece)
+				}
+				rest = rest[g.BlockBytes:]
+			}
+		}
+		if !load {
+			copy(slot, cell)
+		}
+	}
+	return time.Since(start)
+}
+
 // touch writes every page, so that none is the shared page of zeros, and none is faulted in
 // while the clock runs.
 func touch(b []byte) []byte {
@@ -154,7 +184,17 @@ func touch(b []byte) []byte {
 	return b
 }
 
-func benchmarkTransfers(b *testing.B, load bool, open func(*testing.B, dense.Spec, int64) offload.Transfers) {
+type opener func(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers
+
+// benchmarkTransfers measures with blocks that lie side by side, as in a fresh pool, and with
+// scattered ones. It reports the time of two plain copies of the same bytes as a ratio to
+// the time of the transfer, once with copies of whole chunks and once with copies of blocks.
+func benchmarkTransfers(b *testing.B, load bool, open opener) {
+	b.Run("consecutive", func(b *testing.B) { benchmarkBlocks(b, load, 1, open) })
+	b.Run("scattered", func(b *testing.B) { benchmarkBlocks(b, load, 7, open) })
+}
+
+func benchmarkBlocks(b *testing.B, load bool, stride int, open opener) {
 	last := make(chan struct{}, 1)
 	w, layout, pools := benchRank(b, open, last)
 	if layout.ChunkBytes(benchChunk) != 1<<20 {
@@ -162,12 +202,13 @@ func benchmarkTransfers(b *testing.B, load bool, open func(*testing.B, dense.Spe
 	}
 	blocks := make([]int, benchChunks*benchChunk/benchBlock)
 	for i := range blocks {
-		blocks[i] = (i * 7) % benchBlocks // scattered, distinct since 7 and benchBlocks have no factor in common
+		blocks[i] = i * stride % benchBlocks // distinct, since stride and benchBlocks have no factor in common
 	}
 	tokens := make([]uint32, benchChunks*benchChunk)
 	staging, slots := touch(make([]byte, 2<<20)), touch(make([]byte, benchChunks<<20))
 	// The least of each: other programs on the machine only ever add.
-	moved, limit := time.Duration(1<<62), time.Duration(1<<62)
+	const forever = time.Duration(1 << 62)
+	moved, limit, blockLimit := forever, forever, forever
 	n := uint64(0)
 	run := func(asLoad bool) time.Duration {
 		n++
@@ -194,8 +235,10 @@ func benchmarkTransfers(b *testing.B, load bool, open func(*testing.B, dense.Spe
 		}
 		moved = min(moved, run(load))
 		limit = min(limit, twoCopies(load, pools, staging, slots))
+		blockLimit = min(blockLimit, byBlocks(load, layout, blocks, staging, slots))
 	}
 	b.ReportMetric(float64(limit)/float64(moved), "ratio")
+	b.ReportMetric(float64(blockLimit)/float64(moved), "block-ratio")
 	b.ReportMetric((benchChunks<<20)/moved.Seconds()/1e9, "GB/s")
 }
 
