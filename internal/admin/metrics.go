@@ -76,6 +76,8 @@ var metrics = []metric{
 	gauge("objects", "Objects that are served.", func(p *Picture) float64 { return float64(p.Cache.Objects) }),
 	gauge("reservations", "Stores begun and not finished, in objects.",
 		func(p *Picture) float64 { return float64(p.Cache.Reservations) }),
+	gauge("unsummed_bytes", "Bytes stored whose checksums are still to be taken (--verify sampled).",
+		func(p *Picture) float64 { return float64(p.Cache.Unsummed) }),
 	counter("lookups_total", "Lookups.", func(p *Picture) uint64 { return p.Cache.Lookups }),
 	counter("lookup_chunks_total", "Chunks that lookups asked for.", func(p *Picture) uint64 { return p.Cache.LookupChunks }),
 	counter("hit_chunks_total", "Chunks that lookups found.", func(p *Picture) uint64 { return p.Cache.HitChunks }),

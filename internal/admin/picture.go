@@ -97,6 +97,7 @@ type SlotsPicture struct {
 type CachePicture struct {
 	Objects        int    `json:"objects"`
 	Reservations   int    `json:"reservations"`
+	Unsummed       int64  `json:"unsummed_bytes"`
 	Lookups        uint64 `json:"lookups"`
 	LookupChunks   uint64 `json:"lookup_chunks"`
 	HitChunks      uint64 `json:"hit_chunks"`
@@ -189,7 +190,7 @@ func poolPicture(pool *arena.Pool, a arena.Stats, pop Population) PoolPicture {
 
 func cachePicture(c cache.Stats) CachePicture {
 	return CachePicture{
-		Objects: c.Objects, Reservations: c.Reservations,
+		Objects: c.Objects, Reservations: c.Reservations, Unsummed: c.UnsummedBytes,
 		Lookups: c.Lookups, LookupChunks: c.LookupChunks, HitChunks: c.HitChunks,
 		StoredObjects: c.StoredObjects, StoredBytes: c.StoredBytes,
 		LoadedObjects: c.LoadedObjects, LoadedBytes: c.LoadedBytes,

@@ -127,6 +127,7 @@ func TestBacklogIsBounded(t *testing.T) {
 	first, second, third := r.rng(prompt('a', 10), 0), r.rng(prompt('b', 4), 0), r.rng(prompt('c', 4), 0)
 	r.store(w, 0, first)
 	r.want("summed of the first", summed(first), 2)
+	r.want("still to be summed", r.Stats().UnsummedBytes, int64(8*objectSize))
 	r.store(w, 0, second)
 	r.want("summed of the second", summed(second), 4)
 	r.check()
@@ -137,6 +138,7 @@ func TestBacklogIsBounded(t *testing.T) {
 	for r.takeSums() {
 	}
 	r.want("summed of the third, then", summed(third), 4)
+	r.want("still to be summed, then", r.Stats().UnsummedBytes, int64(0))
 	r.lookup(w, "q", first)
 	r.want("read", r.read(w, "q", 0, first), true)
 	r.EndRead(w, "q", 0, first)

@@ -92,6 +92,7 @@ type Stats struct {
 	StoresFull                   uint64 // stores refused for lack of memory
 	LateCommits                  uint64
 	Verified, Mismatches         uint64 // objects
+	UnsummedBytes                int64  // of objects that are served, or about to be, without the checksum they will get
 	LeasesOverdue                int
 	Leases, Reading              int // requests that hold something; reads that have begun
 	Ledger                       []transfer.Row
@@ -115,6 +116,7 @@ func (c *Cache) Stats() Stats {
 		StoresFull:  n.storesFull,
 		LateCommits: n.lateCommits,
 		Verified:    n.verified, Mismatches: n.mismatches,
+		UnsummedBytes: k.sums.backlog,
 		LeasesOverdue: len(k.leases(now, c.limits.lease)),
 		Leases:        len(k.leases(now, 0)),
 		Reading:       k.nreads,
