@@ -186,6 +186,7 @@ func (s *sim) apply(e offload.Effects) {
 			s.violate("engine", "a load of %s fails, which is not parked", q.name)
 		}
 		s.note("the load of %s fails", q.name)
+		q.books.failed, q.books.lowered = true, true
 		s.unpark(q)
 	}
 	for _, a := range e.AbortedLoads {
@@ -205,7 +206,7 @@ func (s *sim) finish(q *seq) {
 	s.note("%s is over: %d of %d prompt tokens computed", q.name, min(q.computed, len(q.prompt)), len(q.prompt))
 	s.act('f', q.n)
 	s.waiting, s.running, s.parked = remove(s.waiting, q), remove(s.running, q), remove(s.parked, q)
-	q.phase = over
+	q.phase, q.books.computed = over, q.computed
 	delete(s.live, q)
 	s.talks = append(s.talks, q)
 	if len(s.talks) > 8 {

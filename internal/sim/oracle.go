@@ -91,6 +91,7 @@ func (s *sim) checkMeta(m *offload.Meta) {
 		if v.From >= v.To || v.From%s.chunk != 0 || v.To%s.chunk != 0 || v.To > len(v.Tokens) {
 			s.violate("dispatch", "save %v of [%d, %d), %d tokens", v.Op, v.From, v.To, len(v.Tokens))
 		}
+		s.checkSave(v)
 		for _, b := range v.Blocks[v.From/blockTokens : v.To/blockTokens] {
 			if s.pool.shares[b] == 0 {
 				s.violate("dispatch", "save %v of block %d, which nobody holds", v.Op, b)
@@ -104,6 +105,7 @@ func (s *sim) checkMeta(m *offload.Meta) {
 		if l.From >= l.To || l.From%s.chunk != 0 || l.To%s.chunk != 0 || l.To > len(l.Tokens) {
 			s.violate("dispatch", "load %v of [%d, %d), %d tokens", l.Op, l.From, l.To, len(l.Tokens))
 		}
+		s.checkLoad(l)
 		for _, b := range l.Blocks[l.From/blockTokens : l.To/blockTokens] {
 			if s.pool.shares[b] != 1 {
 				s.violate("dispatch", "load %v to block %d, which has %d owners", l.Op, b, s.pool.shares[b])

@@ -71,6 +71,7 @@ type command struct {
 
 // dispatched is a transfer that this rank was told of.
 type dispatched struct {
+	seq    *seq
 	load   bool
 	from   int
 	chunks [][]int // blocks that the rank may touch; nil: no more
@@ -253,8 +254,8 @@ func (r *rank) tell(m *offload.Meta, batch []item) {
 
 func (r *rank) take(m *offload.Meta) {
 	per := r.sim.chunk / blockTokens
-	note := func(op transfer.ID, load bool, from, to int, table []int) {
-		d := &dispatched{load: load, from: from}
+	note := func(op transfer.ID, tokens []uint32, load bool, from, to int, table []int) {
+		d := &dispatched{seq: r.sim.sequenceOf(tokens), load: load, from: from}
 		for at := from / blockTokens; at < to/blockTokens; at += per {
 			d.chunks = append(d.chunks, table[at:at+per])
 			r.sim.touch(table[at:at+per], 1)
@@ -262,10 +263,10 @@ func (r *rank) take(m *offload.Meta) {
 		r.open[op] = d
 	}
 	for _, s := range m.Saves {
-		note(s.Op, false, s.From, s.To, s.Blocks)
+		note(s.Op, s.Tokens, false, s.From, s.To, s.Blocks)
 	}
 	for _, l := range m.Loads {
-		note(l.Op, true, l.From, l.To, l.Blocks)
+		note(l.Op, l.Tokens, true, l.From, l.To, l.Blocks)
 	}
 }
 

@@ -34,6 +34,7 @@ type Result struct {
 	Loaded   uint64   // tokens, of all ranks
 	Saves    [3]uint64
 	Loads    [2]uint64
+	Complete bool     // nothing failed, so that everything had to be saved
 	Stopped  bool     // the engine was stopped, as it must after some faults
 	Failure  *Failure // nil: all oracles are content
 }
@@ -44,6 +45,7 @@ func Run(script Script, trace io.Writer) (result Result, err error) {
 	s := &sim{
 		script: script, choices: &choices{seed: mix(script.Seed + 1), live: script.Live}, trace: trace,
 		slots: make(map[*byte]*slotUse), live: make(map[*seq]struct{}),
+		byPrompt: make(map[*uint32]*seq), hits: make(map[string]int),
 	}
 	violations := invariant.Violations()
 	defer func() {
@@ -76,6 +78,6 @@ func (s *sim) failure(oracle, text string) *Failure {
 func (s *sim) result() Result {
 	return Result{
 		Script: s.script, Steps: s.step, Actions: s.actions, Digest: s.digest, Requests: s.arrived, Injected: s.count,
-		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped,
+		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped, Complete: s.complete,
 	}
 }

@@ -31,6 +31,7 @@ type seq struct {
 	cached   int
 	computed int // forwarded
 	hashed   int // blocks published
+	books    saved
 	planned  int // step of the latest batch it is in
 	epoch    int // preemptions: forwards of an older one do not count
 }
@@ -93,6 +94,7 @@ func (s *sim) arrive() {
 	q.id = s.freeID(q)
 	s.waiting = append(s.waiting, q)
 	s.live[q] = struct{}{}
+	s.byPrompt[&q.prompt[0]] = q
 	s.note("%s arrives: id %s, salt %q, %d tokens, ends at %d", q.name, q.id, q.salt, len(q.prompt), q.limit)
 	s.act('a', s.arrived, len(q.prompt), q.limit)
 }

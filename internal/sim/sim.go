@@ -51,6 +51,8 @@ type sim struct {
 	arrived                            int
 	room                               int // tokens left in the batch
 	generation                         uint64
+	byPrompt                           map[*uint32]*seq // every sequence, by its first prompt token
+	hits                               map[string]int   // request id → most that the store said it has
 	jumped                             time.Duration
 
 	step      int
@@ -65,6 +67,7 @@ type sim struct {
 	loaded    uint64
 	saves     [3]uint64 // by outcome, per rank
 	loads     [2]uint64 // good, bad
+	complete  bool      // at the end everything had to be saved
 }
 
 // violation is what an oracle has found; it ends the run.
@@ -358,6 +361,7 @@ func (s *sim) finishClean() {
 		s.one()
 	}
 	proven := !s.unprovable()
+	s.checkForgotten(s.half.Stats())
 	if free := s.pool.Available(); free < s.blocks {
 		s.violate("leak", "%d blocks are held at the end", s.blocks-free)
 	}

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // seeds is how many runs a test makes: fewer where asserting makes each slow.
 func seeds(n int) int {
 	if invariant.Enabled {
-		return max(n/10, 1)
+		return max(n/16, 1)
 	}
 	return n
 }
@@ -28,7 +28,7 @@ func TestOraclesAreContent(t *testing.T) {
 		t.Run(string(profile), func(t *testing.T) {
 			t.Parallel()
 			var sum Result
-			stopped, runs := 0, seeds(300)
+			stopped, runs := 0, seeds(200)
 			failed, err := Sweep(Script{Profile: profile, Steps: 150}, 1, runs, func(r Result) bool {
 				if r.Stopped {
 					stopped++

@@ -283,6 +283,7 @@ func (l lookups) Answer(ctx context.Context, id string) (int, bool, error) {
 		return 0, false, l.failed("answer", id)
 	}
 	n, ok, err := l.Lookups.Answer(ctx, id)
+	l.sim.hits[id] = max(l.sim.hits[id], n)
 	if ok && l.sim.choices.oneIn(8) {
 		if again, _, _ := l.Lookups.Answer(ctx, id); again != 0 {
 			l.sim.violate("answer", "the answer of %s is given twice: %d and %d", id, n, again)

@@ -100,6 +100,9 @@ func (r *rank) believe(out *offload.Output) {
 		r.sim.note("rank %d: save %v %v: %v", r.id, d.Op, d.Outcome, d.Err)
 		r.sim.act('s', r.id, int(d.Op.Generation), int(d.Outcome))
 		o := r.ended(d.Op, false)
+		if d.Outcome != transfer.Succeeded {
+			o.seq.books.lowered = true
+		}
 		if d.Outcome != transfer.FailedAfterSubmit {
 			r.sim.touch(slices.Concat(o.chunks...), -1)
 		} else if slices.ContainsFunc(o.chunks, func(blocks []int) bool { return blocks != nil }) {
