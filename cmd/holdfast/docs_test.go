@@ -7,11 +7,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
+	"github.com/holdfast-kv/holdfast/offload"
 )
 
 const root = "../.."
@@ -47,6 +51,170 @@ func TestInvariantsDocument(t *testing.T) {
 			t.Errorf("no test turns switch %s on", s)
 		}
 	}
+}
+
+// faults are those of the connector's specification, in its order.
+var faults = strings.Split(`event create or record raises
+sticky asynchronous device error
+storage library drops the event argument
+no pack stream
+pack runs on another thread than the submitter
+GPU connector absent
+executor shut down by a racing close
+dispatch raises
+store raises before launch
+store raises after launch
+store fails after teardown
+store fails when teardown leased nothing, all groups safe
+store returns without storing everything
+prefix evicted before a late save
+table cleared by preemption before emission
+evicted candidate of a retired request
+staging fence fails
+retrieve partial, missing or raising
+lookup times out
+lookup raises after pinning
+tier lost the prefix between lookup and dispatch
+pool full for long
+failed load repeated
+no room for image units
+hash no longer in the tier on a state load
+KV leg fails with state present
+state load refused after booking
+orphaned state load never reports
+corrupt sidecar
+lost save completion, in-process
+lost completion or silent rank
+silent rank, load
+poll times out
+slow but valid save
+duplicate or replayed operation
+contradictory reports from one rank
+submission raises
+future poll raises always
+descriptor invalid
+restore raises, or its event cannot be queried
+all descriptor slots busy
+copy callback lacks the slot argument
+adoption raises
+adoption loses to an identical image
+admission raises midway
+server heartbeat lost
+engine-driven gather raises after launch
+first H2D launch raises
+request aborted or cancelled during a transfer
+request id reused
+prefix caching off with native MP
+prefix caching off with dense
+draft regions in the native layout
+PP > 1
+empty or malformed configuration
+exit with work pending`, "\n")
+
+// TestConnectorTables: the 50 invariants of the connector and its faults are all there, in
+// order, each with a test, or with the word why a dense layout has none.
+func TestConnectorTables(t *testing.T) {
+	_, doc, found := strings.Cut(read(t, "docs/invariants.md"), "\n## The connector\n")
+	invariants, outcomes, second := strings.Cut(doc, "\n### Faults\n")
+	if !found || !second {
+		t.Fatal("no sections")
+	}
+	test := regexp.MustCompile("`[a-z/]+\\.(Test|Fuzz)[A-Za-z0-9]+`")
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| (.+?) \| (.*?)\| (.*?)\| (.*?)\|$`).FindAllStringSubmatch(invariants, -1)
+	if len(rows) != 50 {
+		t.Errorf("%d invariants", len(rows))
+	}
+	for i, r := range rows {
+		elsewhere := strings.Contains(r[2], "State: ") || strings.Contains(r[2], "Collapse: ")
+		switch {
+		case r[1] != strconv.Itoa(i+1):
+			t.Errorf("row %d is invariant %s", i+1, r[1])
+		case elsewhere && r[3]+r[4]+r[5] != "":
+			t.Errorf("invariant %s does not apply, and has checks", r[1])
+		case !elsewhere && (!test.MatchString(r[4]) || !strings.Contains(r[3], ".go`")):
+			t.Errorf("invariant %s has no test, or no code", r[1])
+		}
+	}
+	list := regexp.MustCompile(`(?m)^\| ([^|-][^|]*?) \| (.+?) \| (.*?)\|$`).FindAllStringSubmatch(outcomes, -1)[1:]
+	if len(list) != len(faults) {
+		t.Errorf("%d faults, %d are known", len(list), len(faults))
+	}
+	for i, r := range list[:min(len(list), len(faults))] {
+		if r[1] != faults[i] {
+			t.Errorf("row %d is %q, not %q", i+1, r[1], faults[i])
+		}
+		if elsewhere := r[2] == "state" || r[2] == "does not compile"; elsewhere == test.MatchString(r[3]) {
+			t.Errorf("%s: outcome %q, checked by %q", r[1], r[2], r[3])
+		}
+	}
+}
+
+// TestConnectorDocument: docs/connector.md lists every setting, and every name of the library
+// that it mentions is there.
+func TestConnectorDocument(t *testing.T) {
+	doc := read(t, "docs/connector.md")
+	config := reflect.TypeFor[offload.Config]()
+	for i := range config.NumField() {
+		if !strings.Contains(doc, "\n| `"+config.Field(i).Name+"` | ") {
+			t.Errorf("setting %s has no row", config.Field(i).Name)
+		}
+	}
+	folders := map[string]string{
+		"device": "device", "dense": "offload/dense", "engine": "internal/engine", "offload": "offload", "store": "offload/store",
+		"transfer": "transfer", "worker": "offload/worker",
+	}
+	methods := map[string]string{"Scheduler": "offload", "Worker": "offload/worker", "Sequence": "offload", "Stream": "device"}
+	named := 0
+	for _, m := range regexp.MustCompile(`\b([A-Za-z]+)\.([A-Z][A-Za-z]+)`).FindAllStringSubmatch(doc, -1) {
+		folder, isPackage := folders[m[1]]
+		if !isPackage {
+			folder = methods[m[1]]
+		}
+		if folder == "" {
+			continue
+		}
+		named++
+		if !declares(t, folder, m[2]) {
+			t.Errorf("%s has no %s", folder, m[2])
+		}
+	}
+	if named < 50 {
+		t.Errorf("only %d names", named)
+	}
+}
+
+// declares reports whether a package, its tests included, declares an exported name: a type, a
+// function, a method of a type or of an interface, or a value.
+func declares(t *testing.T, folder, name string) bool {
+	t.Helper()
+	found := false
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				found = found || n.Name.Name == name
+				return false
+			case *ast.TypeSpec:
+				found = found || n.Name.Name == name
+			case *ast.InterfaceType:
+				for _, method := range n.Methods.List {
+					found = found || len(method.Names) > 0 && method.Names[0].Name == name
+				}
+			case *ast.ValueSpec:
+				found = found || slices.ContainsFunc(n.Names, func(i *ast.Ident) bool { return i.Name == name })
+			}
+			return true
+		})
+	}
+	return found
 }
 
 // TestLocksDocument: docs/locks.md lists every lock of the program, and no other.
