@@ -350,6 +350,10 @@ func TestInvariant26LoadsArePinned(t *testing.T) {
 			if len(eff.FailedLoads) != 1 || e.s.Stats().LoadFailures != 0 || e.s.Stats().Decisions[offload.ReasonLostPrefix] != 1 {
 				t.Errorf("effects %+v, stats %+v", eff, e.s.Stats())
 			}
+			starts := e.tier.starts
+			if m := e.s.Matched(q); m != (offload.Match{}) || e.tier.starts != starts {
+				t.Errorf("a second attempt: %+v", m)
+			}
 			if got := started(e, q, 21); got[0].From != 8 {
 				t.Errorf("saves %v, want what the tier lost", ranges(got))
 			}
@@ -471,4 +475,89 @@ func TestRoles(t *testing.T) {
 		}
 		e.drain()
 	}
+}
+
+// TestSurplusPinsAreGivenBack: what the lookup pinned below the frontier and beyond the end of the load goes back when the
+// load is dispatched.
+func TestSurplusPinsAreGivenBack(t *testing.T) {
+	e := newEngine(t, setup{})
+	first := e.submit("first", prompt(8, 1))
+	started(e, first, 8)
+	second := e.submit("second", prompt(20, 1))
+	e.tier.put(second, 20)
+	e.step()
+	if len(e.loaded) != 1 || e.loaded[0].From != 8 || e.loaded[0].To != 16 {
+		t.Fatalf("load %+v, want [8, 16)", e.loaded)
+	}
+	if n := e.tier.held("second"); n != 2 {
+		t.Errorf("%d pins are held for a load of 2 chunks", n)
+	}
+	e.drain()
+}
+
+// TestHandoffWaitsForTheForward: tokens that are scheduled are not a frontier.
+func TestHandoffWaitsForTheForward(t *testing.T) {
+	e := newEngine(t, setup{})
+	first := e.submit("first", prompt(6, 1))
+	started(e, first, 6)
+	q := e.submit("a", prompt(21, 1))
+	e.tier.put(q, 20)
+	e.step()
+	if q.forwarded != 8 {
+		t.Fatalf("prefill went to %d, want the boundary at 8", q.forwarded)
+	}
+	q.forwarded = 6
+	if e.s.ParkPartial(q) {
+		t.Error("parked before the forward")
+	}
+	q.forwarded = 8
+	e.step()
+	if len(e.loaded) != 1 || e.loaded[0].From != 8 {
+		t.Errorf("loads %+v", e.loaded)
+	}
+	e.drain()
+}
+
+// TestLoadedTokensAreNotSavedAgain: also if the request had saved less before it was preempted.
+func TestLoadedTokensAreNotSavedAgain(t *testing.T) {
+	e := newEngine(t, setup{})
+	q := e.submit("a", prompt(21, 1))
+	started(e, q, 8)
+	e.chunk = 0
+	end(e, succeeded)
+	if !e.preempt(q) {
+		t.Fatal("not preempted")
+	}
+	e.pool.index = map[string]int{}
+	clear(e.pool.hash)
+	e.tier.put(q, 16)
+	e.chunk = 8
+	e.step()
+	e.finishTransfers()
+	e.poll()
+	if got := ranges(started(e, q, 21)); len(got) != 1 || got[0] != (offload.Range{From: 16, To: 20}) {
+		t.Errorf("saves %v, want [16, 20)", got)
+	}
+	e.drain()
+}
+
+// TestAbortAfterDecline: a load that was declined is not reported for a request that is over.
+func TestAbortAfterDecline(t *testing.T) {
+	e := newEngine(t, setup{})
+	q := e.submit("a", prompt(21, 1))
+	e.tier.put(q, 16)
+	e.schedule()
+	q.blocks, q.cached = append([]int(nil), q.blocks...), 0
+	table := q.blocks
+	q.blocks = table[:4]
+	e.build()
+	q.blocks = table
+	if e.s.Stats().Decisions[offload.ReasonUnallocated] != 1 {
+		t.Fatalf("decisions %v", e.s.Stats().Decisions)
+	}
+	e.finish(q)
+	if eff := e.poll(); len(eff.FailedLoads) != 0 {
+		t.Errorf("effects %+v", eff)
+	}
+	e.drain()
 }

@@ -97,8 +97,8 @@ func (s *Scheduler) emitSaves(m *Meta, now time.Time) *Meta {
 	return m
 }
 
-// emit finds the source of one save and dispatches it. If it cannot, nothing but counters has changed, except that a
-// finished request has no more to save.
+// emit finds the source of one save and dispatches it. If it cannot, nothing but counters has changed, except that the
+// frontier of a late save comes down to what is left.
 func (s *Scheduler) emit(r *request, frontier int, now time.Time) (SaveSpec, bool) {
 	var table []int
 	late := s.late(r)
@@ -120,9 +120,6 @@ func (s *Scheduler) emit(r *request, frontier int, now time.Time) (SaveSpec, boo
 
 // miss counts a save whose source is not resident any more.
 func (s *Scheduler) miss(r *request, frontier int) {
-	if r.finished {
-		r.frozen = r.saved
-	}
 	if r.unbacked == frontier {
 		return
 	}

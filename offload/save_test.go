@@ -393,10 +393,37 @@ func TestRetriesAreBoundedAndBackedOff(t *testing.T) {
 	}
 	e.chunk = 4
 	e.step()
-	if got := ranges(e.step().Saves); !slices.Equal(got, []offload.Range{{From: 0, To: 8}}) {
-		t.Errorf("new boundary: saves %v", got)
+	for i := range 4 {
+		var want []offload.Range
+		if i < 3 {
+			want = []offload.Range{{From: 0, To: 8}}
+		}
+		if got := ranges(e.step().Saves); !slices.Equal(got, want) {
+			t.Errorf("attempt %d at the new boundary: saves %v", i, got)
+		}
+		if i < 3 {
+			end(e, rejected)
+		}
+		e.now = e.now.Add(time.Second)
 	}
+	e.drain()
+}
+
+// TestTurnsOutliveRequests: an end does not make the emission loop skip the next in turn.
+func TestTurnsOutliveRequests(t *testing.T) {
+	e := newEngine(t, setup{prefill: 4, cfg: offload.Config{MaxPendingSaves: 1}})
+	var qs []*seq
+	for i := range 4 {
+		qs = append(qs, e.submit(fmt.Sprint(i), prompt(8, uint32(100*i+1))))
+	}
+	e.chunk = 8
+	e.step()
+	e.step()
 	end(e, succeeded)
+	e.finish(qs[0])
+	if got := only(e, e.step().Saves).Op.Request; got != "1" {
+		t.Errorf("after the first it is %s's turn", got)
+	}
 	e.drain()
 }
 
