@@ -132,6 +132,9 @@ func Example() {
 			}
 		}
 		sched.BuildMeta(time.Now()) // ends the session with the store
+		if err := compute.Synchronize(context.Background()); err != nil { // the pool is cleared, then freed
+			panic(err)
+		}
 		clear(k)
 	}
 
