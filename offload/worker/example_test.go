@@ -131,7 +131,7 @@ func Example() {
 				sched.ActivateLeases(r, keep)
 			}
 		}
-		sched.BuildMeta(time.Now()) // ends the session with the store
+		sched.BuildMeta(time.Now())                                       // ends the session with the store
 		if err := compute.Synchronize(context.Background()); err != nil { // the pool is cleared, then freed
 			panic(err)
 		}
