@@ -222,9 +222,6 @@ func (e *Engine) Stats() Stats {
 // Scheduler returns the connector's scheduler half, nil without offload, for statistics and tests.
 func (e *Engine) Scheduler() *offload.Scheduler { return e.sched }
 
-// Half returns a rank's worker half, nil without offload.
-func (e *Engine) Half(rank int) Half { return e.ranks[rank].half }
-
 // Check recounts all books: every share of a block has a known holder.
 func (e *Engine) Check() error {
 	held := make(map[int]int)

@@ -244,3 +244,34 @@ func TestAbortsTouchNobodyElse(t *testing.T) {
 		})
 	}
 }
+
+// TestWithoutPrefixCache: nothing is found by hash, neither for a request nor for a late save, so
+// the unsaved rest of a finished request is leased; the store is all that is reused.
+func TestWithoutPrefixCache(t *testing.T) {
+	m := Tiny()
+	prompts := [][]uint32{prompt(1, 30), prompt(2, 18), prompt(3, 41)}
+	want := truth(t, m, 2, 1, prompts...)
+	for _, off := range []bool{true, false} {
+		cfg := openTier(t, "local", m, 2, cache.VerifyAlways).with(m, 2)
+		cfg.NoPrefixCache, cfg.PrefillTokens, cfg.Offload.MaxPendingSaves = off, 64, 1
+		h := open(t, cfg)
+		for round := range 2 {
+			got, all := h.ask(1, prompts...) // over after one forward, with their saves still to come
+			compare(t, fmt.Sprint("round ", round), got, want)
+			loaded := 0
+			for _, r := range all {
+				loaded += r.Info().Loaded
+				if r.Info().PrefixHits != 0 && off {
+					t.Errorf("%+v", r.Info())
+				}
+			}
+			if want := round * (24 + 16 + 40); loaded != want {
+				t.Errorf("round %d: %d tokens loaded, want %d", round, loaded, want)
+			}
+			h.ClearPrefixCache()
+		}
+		if s := h.Scheduler().Stats(); s.SavedTokens != 24+16+40 || off && s.LeasedSourceBlocks == 0 {
+			t.Errorf("cache off %v: %+v", off, s)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-kv/holdfast/device/host"
 	"github.com/holdfast-kv/holdfast/internal/cache"
+	"github.com/holdfast-kv/holdfast/internal/invariant"
 )
 
 // traffic is random requests with common prefixes, in a pool that is too small, some of them
@@ -115,7 +116,7 @@ func TestTraffic(t *testing.T) {
 				cfg := openTier(t, kind, m, 2, cache.VerifyAlways).with(m, 2)
 				cfg.Blocks, cfg.PrefillTokens = 24, 11
 				h := open(t, cfg)
-				newTraffic(h, 1).run(120)
+				newTraffic(h, 1).run(70)
 				if s := h.Scheduler().Stats(); s.LoadedTokens == 0 || s.SavedTokens == 0 {
 					t.Errorf("nothing was saved or loaded: %+v", s)
 				}
@@ -129,7 +130,11 @@ func TestTraffic(t *testing.T) {
 func TestTrafficWithFaults(t *testing.T) {
 	boom := errors.New("boom")
 	var loaded, failures uint64
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if invariant.Enabled { // slower by much
+		seeds = 4
+	}
+	for seed := range seeds {
 		m := Tiny()
 		rng := rand.New(rand.NewPCG(seed, 5))
 		quiet := true
