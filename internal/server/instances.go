@@ -69,10 +69,14 @@ type instance struct {
 	proc       *proc  // nil if the process is not known
 	conn       uint64 // the connection it used last; 0 when that has ended
 	registered bool
-	pinged     bool
-	pickles    bool // it was seen to pickle although shared memory is offered
-	seq        uint64
-	seen       time.Time
+	// contested: two connections used it at a time, and not by one known process. Old
+	// clients take their pid for the id, which two containers may have in common. What the
+	// one says, or the end of its process, proves nothing about the other.
+	contested bool
+	pinged    bool
+	pickles   bool // it was seen to pickle although shared memory is offered
+	seq       uint64
+	seen      time.Time
 
 	// holder is who it is to the cache; 0 after it was lost, until it is heard of again.
 	// A holder that was lost begins nothing new. What it may still touch waits in past.
@@ -120,6 +124,9 @@ func (r *registry) register(id uint64, sh *shape, conn uint64, p *proc, now time
 		in = r.add(id, sh)
 	case in.foreign(p):
 		// Another process under the same id. The old one may still write.
+		if in.contested {
+			out = in.mislay()
+		}
 		r.orphan(in)
 		r.drop(in)
 		in = r.add(id, sh)
@@ -127,10 +134,8 @@ func (r *registry) register(id uint64, sh *shape, conn uint64, p *proc, now time
 		out = r.lose(in)
 		in.shape = sh
 	}
-	if p != nil {
-		in.proc = p
-	}
-	in.conn, in.seen = conn, now
+	in.usedBy(conn, p)
+	in.seen = now
 	if !in.registered {
 		in.pinged, in.pickles = false, false
 	}
@@ -144,8 +149,7 @@ func (r *registry) register(id uint64, sh *shape, conn uint64, p *proc, now time
 	// A client that comes back under a new id has given up the old one.
 	for _, other := range r.byID {
 		if other != in && other.conn == conn && other.shape.model == sh.model {
-			out = append(out, other.gone()...)
-			r.drop(other)
+			out = append(out, r.end(other)...)
 		}
 	}
 	return out, old != nil && !old.shape.same(sh), nil
@@ -192,7 +196,7 @@ func (in *instance) mislay() []verdict {
 
 // orphan leaves the instance's holders to the end of its process, if that is watched.
 func (r *registry) orphan(in *instance) {
-	if in.proc == nil {
+	if in.proc == nil || in.contested {
 		return
 	}
 	in.proc.orphans = append(in.proc.orphans, in.past...)
@@ -270,8 +274,27 @@ func (r *registry) unregister(id uint64, p *proc) []verdict {
 	if in == nil || in.foreign(p) {
 		return nil
 	}
+	return r.end(in)
+}
+
+// end forgets an instance on its own word, which is proof if it is certainly its own.
+func (r *registry) end(in *instance) []verdict {
+	if in.contested {
+		return r.lose(in)
+	}
 	r.drop(in)
 	return in.gone()
+}
+
+// usedBy binds an instance to the connection and process that use it.
+func (in *instance) usedBy(conn uint64, p *proc) {
+	if in.conn != 0 && in.conn != conn && (p == nil || in.proc == nil) {
+		in.contested = true
+	}
+	in.conn = conn
+	if p != nil {
+		in.proc = p
+	}
 }
 
 // foreign reports that p is certainly not the instance's process: it can neither use the
@@ -296,10 +319,8 @@ func (r *registry) use(id uint64, conn uint64, p *proc, now time.Time) (worker, 
 		return worker{}, false
 	}
 	if in.registered {
-		in.seen, in.conn = now, conn
-		if p != nil {
-			in.proc = p
-		}
+		in.seen = now
+		in.usedBy(conn, p)
 		r.revive(in)
 	}
 	return worker{in.id, in.shape, in.holder, slices.Clone(in.past), in.registered, in.pickles}, true
@@ -380,8 +401,8 @@ func (r *registry) exited(p *proc) (out []verdict) {
 	p.ended = true
 	for _, in := range r.byID {
 		if in.proc == p {
-			out = append(out, in.gone()...)
-			r.drop(in)
+			in.proc = nil
+			out = append(out, r.end(in)...)
 		}
 	}
 	for _, h := range p.orphans {

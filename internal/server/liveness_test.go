@@ -265,3 +265,27 @@ func TestManyConnectionsOneSearch(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoWorkersOneInstance: workers in two containers that take their pid for the id may
+// have the same one. The farewell of the first frees nothing that the second is writing.
+func TestTwoWorkersOneInstance(t *testing.T) {
+	h := open(t, plan{blind: true})
+	a, b := h.dial(t, h.tcp), h.dial(t, h.tcp)
+	a.register(model(7))
+	b.register(model(7))
+	open := keyOf("b", 2, 0, 4, 0)
+	if n := len(b.prepareStore(open, 7).Slots); n != 4 {
+		t.Fatalf("%d slots", n)
+	}
+	h.store(a, keyOf("a", 1, 0, 4, 0), 7)
+	a.void(lmcache.OpUnregisterEngineDriven, num(7))
+	if st := h.cache.Stats().Arena; st.QuarantinedSlots != 4 {
+		t.Errorf("what the other one writes is not quarantined: %+v", st)
+	}
+	if b.commitStore(open, 7, emptyBin) {
+		t.Error("a store of an instance that has ended is served")
+	}
+	if st := h.cache.Stats().Arena; st.QuarantinedSlots != 0 {
+		t.Errorf("its commit frees nothing: %+v", st)
+	}
+}

@@ -66,6 +66,7 @@ func TestRegistry(t *testing.T) {
 		gone := map[cache.Holder]bool{}    // ended with proof
 		lost := map[cache.Holder]bool{}    // ended without
 		owner := map[cache.Holder]uint64{} // → instance
+		shared := map[cache.Holder]bool{}  // of an instance that is contested
 		r := newRegistry(func(string) cache.Holder {
 			last++
 			made[last] = true
@@ -83,6 +84,7 @@ func TestRegistry(t *testing.T) {
 				for _, h := range append([]cache.Holder{in.holder}, in.past...) {
 					if h != 0 {
 						owner[h] = in.id
+						shared[h] = in.contested
 						if in.proc != nil {
 							of[h] = in.proc
 						}
@@ -95,6 +97,8 @@ func TestRegistry(t *testing.T) {
 				switch {
 				case !made[v.holder] || gone[v.holder]:
 					t.Fatalf("verdict on holder %d, which is not alive", v.holder)
+				case v.gone && shared[v.holder]:
+					t.Fatalf("holder %d of instance %d is declared gone by one of several", v.holder, owner[v.holder])
 				case v.gone && !proof(v.holder):
 					t.Fatalf("holder %d of instance %d is declared gone without proof", v.holder, owner[v.holder])
 				case v.gone:
@@ -165,7 +169,7 @@ func TestRegistry(t *testing.T) {
 				for h, q := range of {
 					// A holder that fell out of a bound or came back elsewhere is not
 					// there to be ended; these few never do.
-					if q == p && !gone[h] {
+					if q == p && !gone[h] && !shared[h] {
 						t.Fatalf("holder %d outlives its process", h)
 					}
 				}
