@@ -46,7 +46,7 @@ type budget struct {
 	used atomic.Int64
 }
 
-const maxLarge = 256 << 20
+const maxLarge = 128 << 20
 
 // afford makes sure that the message may grow to size bytes.
 func (m *message) afford(size int) bool {
