@@ -37,7 +37,7 @@ const closeLatest = 4000
 func racingClose(r *row) {
 	var dispatched, succeeded, refused int
 	for range closeRounds {
-		g := r.rig(setup{spec: gqa(), config: offload.Config{SaveWorkers: 2, LoadWorkers: 2, MaxPendingSaves: 16, SaveAttempts: 1}})
+		g := r.rig(setup{spec: gqa(), chunks: 32, config: offload.Config{SaveWorkers: 2, LoadWorkers: 2, MaxPendingSaves: 16, SaveAttempts: 1}})
 		known := g.prompt(2)
 		g.stored(known)
 		for range 2 {

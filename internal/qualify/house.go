@@ -19,7 +19,7 @@ import (
 
 const (
 	localChunk  = 64       // tokens of a chunk where we may choose
-	poolBytes   = 64 << 20 // of a store of ours
+	poolBytes   = 16 << 20 // of a store of ours
 	callTimeout = 10 * time.Second
 	poolPrefix  = "holdfast-qualify-"
 )

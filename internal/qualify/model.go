@@ -50,7 +50,7 @@ func modelRun(r *row) {
 func (r *row) answers(name string, m engine.ModelConfig, ranks int) uint64 {
 	chunk := r.house.chunk
 	rng := rand.New(rand.NewPCG(r.o.Seed, hash64(name)))
-	prompt := make([]uint32, 2*chunk+chunk/2)
+	prompt := make([]uint32, 2*chunk+chunk/2+1)
 	for i := range prompt {
 		prompt[i] = rng.Uint32N(uint32(m.Vocab))
 	}
