@@ -83,9 +83,10 @@ func (s *sim) checkLoad(l *offload.LoadSpec) {
 		s.violate("dispatch", "load %v to blocks %v, %s has %v", l.Op, l.Blocks, q.name, q.table)
 	}
 	q.books.lowered = true // its failure lowers the watermark, its success may raise it
-	if !q.books.known || q.books.mark < l.To {
-		q.books.mark, q.books.known = max(q.books.mark, l.To), true
+	if !q.books.known {    // the watermark may be from an earlier admission, when the store had more
+		q.books.mark, q.books.known = s.hits[q.id], true
 	}
+	q.books.mark = max(q.books.mark, l.To)
 }
 
 // checkForgotten demands of a run in which nothing failed that all that could be saved was saved.
