@@ -547,9 +547,8 @@ func TestAbortAfterDecline(t *testing.T) {
 	q := e.submit("a", prompt(21, 1))
 	e.tier.put(q, 16)
 	e.schedule()
-	q.blocks, q.cached = append([]int(nil), q.blocks...), 0
 	table := q.blocks
-	q.blocks = table[:4]
+	q.blocks = table[:4] // the load has lost its destination
 	e.build()
 	q.blocks = table
 	if e.s.Stats().Decisions[offload.ReasonUnallocated] != 1 {
