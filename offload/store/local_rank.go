@@ -49,7 +49,7 @@ func (t *localRank) PrepareSave(_ context.Context, r offload.Request, rg offload
 		return nil, nil, err
 	}
 	k := &localTicket{rank: t, request: t.name(r.ID), r: t.rangeOf(r, rg), key: t.chains.key(r, rg)}
-	if busy, err := t.saves.begin(k.key); busy || err != nil {
+	if busy, _, err := t.saves.begin(k.key); busy || err != nil {
 		return nil, nil, err
 	}
 	placed, err := t.cache.Prepare(t.holder, t.rank, k.r, []int64{t.cfg.ChunkBytes})

@@ -48,8 +48,15 @@ func (t *remoteRank) PrepareSave(ctx context.Context, r offload.Request, rg offl
 		return nil, nil, err
 	}
 	k := &remoteTicket{rank: t, key: key, rg: t.chains.key(r, rg)}
-	if busy, err := t.saves.begin(k.rg); busy || err != nil {
+	busy, owed, err := t.saves.begin(k.rg)
+	if busy || err != nil {
 		return nil, nil, err
+	}
+	if owed {
+		if err := t.worker.AbortStore(ctx, key); err != nil {
+			t.saves.hold(k.rg, true)
+			return nil, nil, fmt.Errorf("%w: %w", ErrHeld, err)
+		}
 	}
 	if rg.From == rg.To {
 		t.saves.end(k.rg)
@@ -94,8 +101,8 @@ func (t *remoteRank) Commit(ctx context.Context, ticket offload.Ticket) (bool, e
 	})
 }
 
-// Abort gives a save up. What is not quiet, or what the server cannot be told of, it keeps
-// until the rank is closed or gone; the range cannot be saved again before that.
+// Abort gives a save up. What is not quiet the server keeps until the rank is gone, and the
+// range cannot be saved again.
 func (t *remoteRank) Abort(ctx context.Context, ticket offload.Ticket, quiet bool) error {
 	k, err := t.end(ticket, false)
 	if err != nil {
@@ -115,8 +122,8 @@ func (t *remoteRank) Abort(ctx context.Context, ticket offload.Ticket, quiet boo
 	return nil
 }
 
-// abort tells the server that nobody writes into what the save reserved. If it cannot be told,
-// the range is held.
+// abort tells the server that nobody writes into what the save reserved. If it cannot be told
+// now, it is told before the next save of the range.
 func (t *remoteRank) abort(ctx context.Context, k *remoteTicket) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

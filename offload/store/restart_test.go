@@ -1,7 +1,9 @@
 package store_test
 
 import (
+	"context"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
@@ -45,6 +47,7 @@ func TestServerRestart(t *testing.T) {
 			if got := s.lookup(request("look", 2*chunk), 2*chunk); got != 0 {
 				t.Errorf("%d tokens are there after a restart", got)
 			}
+			s.reconnect()
 			again := request("again", 2*chunk)
 			s.saveAll(again, rg)
 			if got := s.lookup(again, 2*chunk); got != 2*chunk {
@@ -53,6 +56,55 @@ func TestServerRestart(t *testing.T) {
 			s.load(0, again, rg)
 			s.load(1, again, rg)
 		})
+	}
+}
+
+// TestAbortIsSaidLater: an abort that the server could not be told of is said before the range
+// is saved again.
+func TestAbortIsSaidLater(t *testing.T) {
+	s := open(t, shm, roomy)
+	r, rg := request("a", 2*chunk), offload.Range{To: 2 * chunk}
+	ended, cancel := context.WithCancel(s.ctx)
+	cancel()
+	for range 3 {
+		if k, _, err := s.ranks[0].PrepareSave(ended, r, rg); k != nil || err == nil {
+			t.Fatalf("%v, %v", k, err)
+		}
+	}
+	s.saveAll(r, rg)
+	if got := s.lookup(r, 2*chunk); got != 2*chunk {
+		t.Fatalf("%d tokens", got)
+	}
+	s.restart()
+	if k, _, err := s.ranks[0].PrepareSave(ended, r, rg); k != nil || err == nil {
+		t.Fatalf("%v, %v", k, err)
+	}
+	s.reconnect()
+	s.saveAll(r, rg)
+	if got := s.lookup(r, 2*chunk); got != 2*chunk {
+		t.Fatalf("%d tokens after all", got)
+	}
+}
+
+// reconnect lets every rank find out that its connection was lost, for which a call may fail,
+// and returns when a save of it has come to the new server.
+func (h *house) reconnect() {
+	h.t.Helper()
+	probe, rg := request("probe", chunk), offload.Range{To: chunk}
+	probe.Tokens[0] = 4321
+	for rank, r := range h.ranks {
+		before := h.cache.Stats().StoredObjects
+		var last error
+		for ; h.cache.Stats().StoredObjects == before; runtime.Gosched() {
+			if h.ctx.Err() != nil {
+				h.t.Fatalf("rank %d does not get through: %v", rank, last)
+			}
+			k, _, err := r.PrepareSave(h.ctx, probe, rg)
+			if err == nil && k != nil {
+				_, err = r.Commit(h.ctx, k)
+			}
+			last = err
+		}
 	}
 }
 

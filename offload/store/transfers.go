@@ -18,28 +18,30 @@ type saveState uint8
 
 const (
 	saving saveState = iota + 1
-	// The save was aborted and the store still has its reservation: nobody writes into its slots any
-	// more, or that is not known.
+	// The save was aborted and the store may still have its reservation: nobody writes into its slots
+	// any more, or that is not known.
 	heldQuiet
 	heldNoisy
 )
 
 func newSaves() *saves { return &saves{open: make(map[rangeKey]saveState)} }
 
-// begin opens a save. busy says that another one of this range is open.
-func (s *saves) begin(k rangeKey) (busy bool, err error) {
+// begin opens a save. busy says that another one of this range is open; owed that the store
+// must first be told, once more, that an earlier one was aborted.
+func (s *saves) begin(k rangeKey) (busy, owed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	state := s.open[k]
 	switch {
 	case s.closed:
-		return false, ErrClosed
-	case s.open[k] == saving:
-		return true, nil
-	case s.open[k] != 0:
-		return false, fmt.Errorf("%w: tokens [%d, %d)", ErrHeld, k.from, k.to)
+		return false, false, ErrClosed
+	case state == saving:
+		return true, false, nil
+	case state == heldNoisy:
+		return false, false, fmt.Errorf("%w: tokens [%d, %d)", ErrHeld, k.from, k.to)
 	}
 	s.open[k] = saving
-	return false, nil
+	return false, state == heldQuiet, nil
 }
 
 // end closes a save.
