@@ -145,6 +145,15 @@ replay() {
 
 demo() { bin/holdfast demo; }
 
+simulate() { bin/holdfast simulate --seeds 300; }
+
+# Every claim of the connector, and the experiment that shows what the producer wait is for.
+qualify() {
+  bin/holdfast qualify
+  bin/holdfast qualify --store server
+  go run -tags sabotage ./cmd/holdfast qualify --row stale-saves
+}
+
 # get PATH: the status line of an HTTP GET at the admin address.
 get() {
   local host=${admin%:*} port=${admin##*:} line
@@ -190,6 +199,8 @@ step "tests with invariants" invariants
 step "fuzz" fuzz
 step "replay" replay
 step "demo" demo
+step "simulate" simulate
+step "qualify" qualify
 step "serve" serve
 
 printf '\nall in %d s\n%d passed, 0 failed\n' "$SECONDS" "$passed"

@@ -135,6 +135,12 @@ func TestConnectorTables(t *testing.T) {
 			t.Errorf("invariant %s has no test, or no code", r[1])
 		}
 	}
+	simulator := read(t, "internal/sim/sabotage_test.go")
+	for s := range sabotage.Switches {
+		if strings.Contains(invariants, "`"+s.String()+"`") && !strings.Contains(simulator, "sabotage."+camel(s.String())+":") {
+			t.Errorf("the simulator does not look for switch %s", s)
+		}
+	}
 	list := regexp.MustCompile(`(?m)^\| ([^|-][^|]*?) \| (.+?) \| (.*?)\|$`).FindAllStringSubmatch(outcomes, -1)[1:]
 	if len(list) != len(faults) {
 		t.Errorf("%d faults, %d are known", len(list), len(faults))
