@@ -40,6 +40,9 @@ func TestBadConfigurationIsRefusedByName(t *testing.T) {
 		"Deadline -1s":        func(c *Config) { c.Offload.Deadline = -time.Second },
 		"Tombstones -1":       func(c *Config) { c.Offload.Tombstones = -1 },
 		"PipelineParallel 2":  func(c *Config) { c.Offload.PipelineParallel = 2 },
+		"TensorParallel 2":    func(c *Config) { c.Offload.TensorParallel = 2 },
+		"Rank 1 of 1":         func(c *Config) { c.Rank = 1 },
+		"Rank -1":             func(c *Config) { c.Rank = -1 },
 		"of 16 tokens":        func(c *Config) { c.Store = oddStore{r.store, 16, size} },
 		"tokens and 5 bytes":  func(c *Config) { c.Store = oddStore{r.store, testChunk, 5} },
 	} {

@@ -17,8 +17,8 @@ var ErrClosed = errors.New("worker half is closed")
 // Config is what one rank's worker half is made of. It owns nothing of it: the caller closes
 // store, compute stream and device after the worker half.
 type Config struct {
-	Rank    int
-	Offload offload.Config // SaveWorkers, LoadWorkers, StagingChunks, StagingMaxBytes, Deadline, Tombstones, Now and Log are used
+	Rank    int            // from 0; below Offload.TensorParallel
+	Offload offload.Config // the scheduler half's; its TensorParallel is the layout's
 	Layout  *dense.Layout
 	Device  device.Device
 	// Compute is the stream that the engine's forwards write KV on.
@@ -90,6 +90,12 @@ func complete(c Config) (offload.Config, error) {
 	}
 	if c.Layout == nil || c.Device == nil || c.Compute == nil || c.Store == nil {
 		return o, fmt.Errorf("%w: one of Layout, Device, Compute and Store is missing", offload.ErrConfig)
+	}
+	if tp := c.Layout.Spec().TensorParallel; o.TensorParallel != tp {
+		return o, fmt.Errorf("%w: TensorParallel %d, the layout is of %d ranks", offload.ErrConfig, o.TensorParallel, tp)
+	}
+	if c.Rank < 0 || c.Rank >= o.TensorParallel {
+		return o, fmt.Errorf("%w: Rank %d of %d", offload.ErrConfig, c.Rank, o.TensorParallel)
 	}
 	tokens := c.Layout.Spec().ChunkTokens
 	size := c.Layout.ChunkBytes(tokens)

@@ -209,11 +209,11 @@ func prompt(seed, tokens int) []uint32 {
 }
 
 func saveOf(request string, seed, from, to int, blocks []int) offload.SaveSpec {
-	return offload.SaveSpec{Op: opID(request), Tokens: prompt(seed, to), From: from, To: to, Blocks: blocks}
+	return offload.SaveSpec{Op: opID(request), Tokens: prompt(seed, to), From: from, To: to, Blocks: blocks[:to/testBlock]}
 }
 
 func loadOf(request string, seed, from, to int, blocks []int) offload.LoadSpec {
-	return offload.LoadSpec{Op: opID(request), Tokens: prompt(seed, to), From: from, To: to, Blocks: blocks}
+	return offload.LoadSpec{Op: opID(request), Tokens: prompt(seed, to), From: from, To: to, Blocks: blocks[:to/testBlock]}
 }
 
 // seq returns n block ids from a first on.

@@ -51,7 +51,7 @@ func newTask(load bool, op transfer.ID, r offload.Request, rg offload.Range, tab
 		return t, fmt.Errorf("%w: range [%d, %d) is not made of chunks of %d tokens", ErrDescriptor, rg.From, rg.To, t.chunk)
 	case len(r.Tokens) < rg.To:
 		return t, fmt.Errorf("%w: %d tokens, the range ends at %d", ErrDescriptor, len(r.Tokens), rg.To)
-	case len(table) < rg.To/spec.BlockSize:
+	case len(table) != rg.To/spec.BlockSize: // also when the scheduler half has blocks of another size
 		return t, fmt.Errorf("%w: a table of %d blocks of %d tokens, the range ends at %d", ErrDescriptor, len(table), spec.BlockSize, rg.To)
 	}
 	t.blocks = slices.Clone(table[rg.From/spec.BlockSize : rg.To/spec.BlockSize])

@@ -211,12 +211,14 @@ func TestBadDescriptorsEndAtOnce(t *testing.T) {
 	s := r.stepped()
 	tokens := prompt(1, 64)
 	bad := map[string]offload.SaveSpec{
-		"unaligned from":  {Tokens: tokens, From: 3, To: 16, Blocks: seq(0, 16)},
-		"unaligned to":    {Tokens: tokens, From: 0, To: 15, Blocks: seq(0, 16)},
-		"reversed":        {Tokens: tokens, From: 16, To: 8, Blocks: seq(0, 16)},
-		"negative":        {Tokens: tokens, From: -8, To: 8, Blocks: seq(0, 16)},
-		"few tokens":      {Tokens: tokens[:15], From: 0, To: 16, Blocks: seq(0, 16)},
-		"short table":     {Tokens: tokens, From: 0, To: 16, Blocks: seq(0, 3)},
+		"unaligned from": {Tokens: tokens, From: 3, To: 16, Blocks: seq(0, 4)},
+		"unaligned to":   {Tokens: tokens, From: 0, To: 15, Blocks: seq(0, 3)},
+		"reversed":       {Tokens: tokens, From: 16, To: 8, Blocks: seq(0, 2)},
+		"negative":       {Tokens: tokens, From: -8, To: 8, Blocks: seq(0, 2)},
+		"few tokens":     {Tokens: tokens[:15], From: 0, To: 16, Blocks: seq(0, 4)},
+		"short table":    {Tokens: tokens, From: 0, To: 16, Blocks: seq(0, 3)},
+		// A scheduler half whose blocks are half as large: the entries are not what they seem.
+		"smaller blocks":  {Tokens: tokens, From: 0, To: 16, Blocks: seq(0, 8)},
 		"block too large": {Tokens: tokens, From: 0, To: 16, Blocks: []int{0, 1, 2, testBlocks}},
 		"block twice":     {Tokens: tokens, From: 0, To: 16, Blocks: []int{0, 1, 2, 0}},
 	}
