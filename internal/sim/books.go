@@ -15,6 +15,7 @@ type saved struct {
 	save     transfer.ID
 	saving   bool
 	failed   bool // a load: there is no second one
+	doubted  bool // and what the store said to have does not count any more
 	computed int  // prompt tokens at its end
 }
 
@@ -42,6 +43,9 @@ func (s *sim) frontier(q *seq) int {
 func (s *sim) checkSave(v *offload.SaveSpec) {
 	q := s.sequenceOf(v.Tokens)
 	b := &q.books
+	if q.phase == parked {
+		s.violate("dispatch", "save %v of %s, which is parked", v.Op, q.name)
+	}
 	if b.saving && s.openSomewhere(b.save) {
 		s.violate("frontier", "save %v of %s while %v is under way", v.Op, q.name, b.save)
 	}
@@ -89,14 +93,21 @@ func (s *sim) checkLoad(l *offload.LoadSpec) {
 	q.books.mark = max(q.books.mark, l.To)
 }
 
-// checkForgotten demands of a run in which nothing failed that all that could be saved was saved.
+// loadFailed takes back what was expected of a load: what it should have brought is computed, and
+// has to be saved.
+func (s *sim) loadFailed(q *seq) {
+	q.books.failed, q.books.lowered, q.books.doubted = true, true, true
+	q.books.mark = min(q.books.mark, s.floor(q.cached))
+}
+
+// checkForgotten demands of a run in which no save failed that all that could be saved was saved.
 func (s *sim) checkForgotten(st offload.Stats) {
-	if s.script.Profile != NoFaults || st.SaveFailures+st.TruncatedLateSaves+st.UnbackedSaves+st.LoadFailures > 0 {
+	if st.SaveFailures+st.TruncatedLateSaves+st.UnbackedSaves > 0 {
 		return
 	}
 	s.complete = true
 	for _, q := range s.byPrompt {
-		if end := s.frontier(q); end > q.books.mark && end > s.hits[q.id] {
+		if end := s.frontier(q); end > q.books.mark && (q.books.doubted || end > s.hits[q.id]) {
 			s.violate("forgotten", "%s was saved up to %d, computed were %d", q.name, q.books.mark, end)
 		}
 	}

@@ -186,7 +186,7 @@ func (s *sim) apply(e offload.Effects) {
 			s.violate("engine", "a load of %s fails, which is not parked", q.name)
 		}
 		s.note("the load of %s fails", q.name)
-		q.books.failed, q.books.lowered = true, true
+		s.loadFailed(q)
 		s.unpark(q)
 	}
 	for _, a := range e.AbortedLoads {
