@@ -9,7 +9,8 @@ type Sequence interface {
 	// Cached is the number of prompt tokens whose KV the engine counts as present, scheduled ones
 	// included (num_cached_tokens).
 	Cached() int
-	// Forwarded is the number of tokens whose forward has completed (ruling R6).
+	// Forwarded is the number of tokens whose KV is in the blocks: their forward has completed (ruling R6),
+	// or they are HBM hits or loaded. It falls back only by preemption.
 	Forwarded() int
 	// Blocks is the live block table from token 0; empty after preemption.
 	Blocks() []int
