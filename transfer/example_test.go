@@ -23,3 +23,23 @@ func ExampleLedger() {
 	// load: 1 dispatched, 1 outstanding, balanced true
 	// store: 2 dispatched, 0 outstanding, balanced true
 }
+
+func ExampleSaveQuorum() {
+	q, err := transfer.NewSaveQuorum(2, 2) // two ranks, a save of two chunks
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	say := func(err error) { fmt.Println(q.State(), q.Unsafe(), "chunks may still be read", err) }
+	say(q.End(0, transfer.Rejected, nil))
+	say(q.End(1, transfer.FailedAfterSubmit, nil))
+	for chunk := range 2 {
+		_, err = q.Safe(1, chunk)
+		say(err)
+	}
+	// Output:
+	// open 2 chunks may still be read <nil>
+	// unproven 2 chunks may still be read <nil>
+	// unproven 1 chunks may still be read <nil>
+	// failed 0 chunks may still be read <nil>
+}
