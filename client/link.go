@@ -174,6 +174,7 @@ func (l *link) write(k *call) error {
 		err = l.conn.SendSegments(append(frames, k.tail)...)
 	}
 	if err != nil {
+		l.dead.Store(true) // the next call connects again, whether the reader has noticed or not
 		l.conn.Close()
 		return fmt.Errorf("%w: send %v: %w", ErrDisconnected, k.op, err)
 	}
