@@ -91,8 +91,7 @@ func (s *sim) preempt(q *seq) {
 	s.note("%s is preempted", q.name)
 	s.act('p', q.n)
 	s.free(q.table)
-	q.table, q.cached, q.computed, q.hashed = nil, 0, 0, 0
-	q.epoch++
+	q.drop()
 	s.running = remove(s.running, q)
 	q.phase = waiting
 	s.waiting = slices.Insert(s.waiting, 0, q)
@@ -215,7 +214,7 @@ func (s *sim) finish(q *seq) {
 	s.half.Finished(q)
 	if !s.half.ShouldDefer(q) {
 		s.free(q.table)
-		q.table = nil
+		q.drop()
 		s.half.SourceBlocksReleased(q)
 		return
 	}
@@ -237,7 +236,7 @@ func (s *sim) finish(q *seq) {
 			rest = append(rest, b)
 		}
 	}
-	q.table = nil
+	q.drop()
 	s.pool.Lend(keep)
 	s.note("%s leaves blocks %v to its saves", q.name, keep)
 	s.half.ActivateLeases(q, keep)
@@ -256,7 +255,7 @@ func (s *sim) release() {
 		}
 		s.note("%s is deferred no more", q.name)
 		s.free(q.table)
-		q.table = nil
+		q.drop()
 		s.half.SourceBlocksReleased(q)
 		return true
 	})
@@ -290,8 +289,7 @@ func (s *sim) disturb() {
 				s.note("the load of %s is cancelled", q.name)
 				s.parked = remove(s.parked, q)
 				s.free(q.table)
-				q.table, q.cached, q.computed, q.hashed = nil, 0, 0, 0
-				q.epoch++
+				q.drop()
 				q.phase = waiting
 				s.waiting = append(s.waiting, q)
 			}

@@ -50,6 +50,19 @@ func (q *seq) append(token uint32) {
 	q.prefixes = prefixes(q.prefixes, q.salt, q.tokens)
 }
 
+// drop forgets the block table, whose memory is used for something else from now on. Forwards that are under
+// way do not count any more.
+func (q *seq) drop() {
+	for i := range q.table {
+		q.table[i] = -1
+	}
+	q.table = nil
+	if q.phase != over {
+		q.cached, q.computed, q.hashed = 0, 0, 0
+		q.epoch++
+	}
+}
+
 // item is a sequence's part of a batch: tokens [from, to).
 type item struct {
 	seq      *seq

@@ -102,6 +102,7 @@ func (r *rank) believe(out *offload.Output) {
 		o := r.ended(d.Op, false)
 		if d.Outcome != transfer.Succeeded {
 			o.seq.books.lowered = true
+			o.seq.books.mark = min(o.seq.books.mark, o.from)
 		}
 		if d.Outcome != transfer.FailedAfterSubmit {
 			r.sim.touch(slices.Concat(o.chunks...), -1)
