@@ -98,6 +98,16 @@ func (o PoolOptions) check() error {
 // Name is the object's name without a slash, "" for private memory.
 func (p *Pool) Name() string { return p.name }
 
+// Identity tells the object from every other file, whatever it is called: who has it mapped
+// may touch its memory. Both numbers are 0 for private memory.
+func (p *Pool) Identity() (device, inode uint64) {
+	var st unix.Stat_t
+	if p.fd < 0 || unix.Fstat(p.fd, &st) != nil {
+		return 0, 0
+	}
+	return st.Dev, st.Ino
+}
+
 // Size in bytes.
 func (p *Pool) Size() int64 { return p.size }
 

@@ -48,6 +48,7 @@ type house struct {
 	*server.Server
 	cache     *cache.Cache
 	pool      *arena.Pool
+	dir       string // of the pool
 	clock     *clock
 	log       *lines
 	unix, tcp string
@@ -92,8 +93,8 @@ func open(t testing.TB, p plan) *house {
 	if p.size == 0 {
 		p.size = 8 << 20
 	}
-	h := &house{clock: &clock{t: time.Unix(1_800_000_000, 0)}, log: new(lines)}
 	dir := t.TempDir()
+	h := &house{dir: dir, clock: &clock{t: time.Unix(1_800_000_000, 0)}, log: new(lines)}
 	o := arena.PoolOptions{Size: p.size, Dir: dir}
 	if !p.private {
 		poolNumber.Lock()

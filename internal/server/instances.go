@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/cache"
@@ -39,6 +40,7 @@ type verdict struct {
 // proc is a client process whose end the server will see.
 type proc struct {
 	pid     int
+	maps    atomic.Bool // it was seen to have the pool mapped
 	ended   bool
 	conns   int
 	owner   cache.Holder   // of the lookups of its connections
@@ -73,10 +75,13 @@ type instance struct {
 	// clients take their pid for the id, which two containers may have in common. What the
 	// one says, or the end of its process, proves nothing about the other.
 	contested bool
-	pinged    bool
-	pickles   bool // it was seen to pickle although shared memory is offered
-	seq       uint64
-	seen      time.Time
+	// relayed: it was given slots while its process had not mapped the pool. That process
+	// speaks for another one, a proxy: its end proves nothing.
+	relayed bool
+	pinged  bool
+	pickles bool // it was seen to pickle although shared memory is offered
+	seq     uint64
+	seen    time.Time
 
 	// holder is who it is to the cache; 0 after it was lost, until it is heard of again.
 	// A holder that was lost begins nothing new. What it may still touch waits in past.
@@ -196,7 +201,7 @@ func (in *instance) mislay() []verdict {
 
 // orphan leaves the instance's holders to the end of its process, if that is watched.
 func (r *registry) orphan(in *instance) {
-	if in.proc == nil || in.contested {
+	if in.proc == nil || in.contested || in.relayed {
 		return
 	}
 	in.proc.orphans = append(in.proc.orphans, in.past...)
@@ -297,6 +302,17 @@ func (in *instance) usedBy(conn uint64, p *proc) {
 	}
 }
 
+// relay records whether the instance's process speaks for another one. It reports whether
+// that is news.
+func (r *registry) relay(id uint64, relayed bool) (news bool) {
+	in := r.byID[id]
+	if in == nil || in.relayed == relayed {
+		return false
+	}
+	in.relayed = relayed
+	return true
+}
+
 // foreign reports that p is certainly not the instance's process: it can neither use the
 // instance nor prove anything about it.
 func (in *instance) foreign(p *proc) bool { return in.proc != nil && p != nil && in.proc != p }
@@ -309,6 +325,7 @@ type worker struct {
 	past       []cache.Holder
 	registered bool // false for one that was lost: it can only give back
 	pickles    bool
+	relayed    bool
 }
 
 // use finds the instance that a transfer names, refreshes its liveness and binds it to
@@ -323,7 +340,7 @@ func (r *registry) use(id uint64, conn uint64, p *proc, now time.Time) (worker, 
 		in.usedBy(conn, p)
 		r.revive(in)
 	}
-	return worker{in.id, in.shape, in.holder, slices.Clone(in.past), in.registered, in.pickles}, true
+	return worker{in.id, in.shape, in.holder, slices.Clone(in.past), in.registered, in.pickles, in.relayed}, true
 }
 
 // preparing records a store that is about to be prepared, or refuses it while a commit
@@ -389,7 +406,7 @@ func (r *registry) disconnected(conn uint64) (out []verdict) {
 			continue
 		}
 		in.conn = 0
-		if in.registered && in.proc == nil {
+		if in.registered && (in.proc == nil || in.relayed) {
 			out = append(out, in.mislay()...)
 		}
 	}
@@ -400,8 +417,13 @@ func (r *registry) disconnected(conn uint64) (out []verdict) {
 func (r *registry) exited(p *proc) (out []verdict) {
 	p.ended = true
 	for _, in := range r.byID {
-		if in.proc == p {
-			in.proc = nil
+		if in.proc != p {
+			continue
+		}
+		in.proc = nil
+		if in.relayed {
+			out = append(out, r.lose(in)...)
+		} else {
 			out = append(out, r.end(in)...)
 		}
 	}

@@ -137,6 +137,39 @@ func (w *watch) ended() bool {
 	}
 }
 
+// mayTouch is asked before a worker gets slots: will the end of the connection's process be
+// proof that nobody touches them? Only if that process has the pool mapped; else it is a
+// proxy, and the worker counts as one whose process nobody knows. Clients map the pool when
+// they register, so one look settles it. A process that cannot be looked at because it has
+// ended gets nothing: its answer would reach nobody.
+func (c *conn) mayTouch(w worker) error {
+	p := c.process()
+	if p == nil || p.maps.Load() && !w.relayed {
+		return nil
+	}
+	var err error
+	if !p.maps.Load() {
+		var maps bool
+		if maps, err = process.Maps(p.pid, c.s.pool); maps {
+			p.maps.Store(true)
+		}
+	}
+	var news, ended bool
+	c.s.with(func(r *registry) {
+		news = r.relay(w.id, !p.maps.Load())
+		watched := c.s.watches[p.pid]
+		ended = p.ended || watched != nil && watched.proc == p && watched.ended()
+	})
+	switch {
+	case ended && !p.maps.Load():
+		return fmt.Errorf("%w: process %d has ended", errRefused, p.pid)
+	case news && !p.maps.Load():
+		c.log.Warn("the process at the other end has not mapped the pool: a proxy? Its end will free nothing",
+			"pid", p.pid, "instance", w.id, "error", err)
+	}
+	return nil
+}
+
 // exited carries out what the end of a process proves.
 func (s *Server) exited(w *watch) {
 	s.mu.Lock()

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
@@ -33,12 +36,27 @@ func clientProcess(role string) {
 		}
 	}
 	r, key := model(7), keyOf("s", 1, 0, 4, 0)
+	attach := func() { // as clients do when they have registered
+		f, err := os.OpenFile(os.Getenv("HOLDFAST_TEST_POOL"), os.O_RDWR, 0)
+		if err == nil {
+			_, err = unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		}
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
 	switch role {
 	case "writer": // dies, or disconnects, between PREPARE and COMMIT
+		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
+		attach()
+		call(lmcache.OpPrepareStore, key.Append(nil), num(7))
+	case "proxy": // the same for a client that only it can see
 		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
 		call(lmcache.OpPrepareStore, key.Append(nil), num(7))
 	case "reader": // the same between PREPARE and COMMIT of a retrieve
 		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
+		attach()
 		key.Request = "r"
 		call(lmcache.OpPrepareRetrieve, key.Append(nil), num(7))
 	case "stranger": // names an instance of another process
@@ -78,7 +96,8 @@ type child struct {
 func (h *house) child(t *testing.T, role, endpoint string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "HOLDFAST_TEST_ROLE="+role, "HOLDFAST_TEST_SERVER="+endpoint)
+	cmd.Env = append(os.Environ(), "HOLDFAST_TEST_ROLE="+role, "HOLDFAST_TEST_SERVER="+endpoint,
+		"HOLDFAST_TEST_POOL="+filepath.Join(h.dir, h.pool.Name()))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -156,6 +175,26 @@ func TestWriterProcess(t *testing.T) {
 		}
 		if n := len(h.Status().Instances); n != 0 {
 			t.Fatalf("%d instances", n)
+		}
+	})
+}
+
+// TestProxyProcess: a process that has not mapped the pool speaks for another one. Its end
+// frees nothing; the other one's own word, over another connection, does.
+func TestProxyProcess(t *testing.T) {
+	transports(t, func(t *testing.T, h *house, endpoint string) {
+		c := h.child(t, "proxy", endpoint)
+		c.kill()
+		eventually(t, "the proxy's end", func() bool { return h.cache.Stats().Arena.QuarantinedSlots == 4 })
+		if st := h.cache.Stats(); st.Reservations != 0 || st.Objects != 0 || st.Arena.FreeBytes == st.Arena.Size {
+			t.Fatalf("after the proxy has ended: %+v", st)
+		}
+		p := h.dial(t, endpoint)
+		if p.commitStore(keyOf("s", 1, 0, 4, 0), 7, emptyBin) {
+			t.Fatal("a commit of a store that was given up")
+		}
+		if st := h.cache.Stats(); st.Arena.FreeBytes != st.Arena.Size {
+			t.Fatalf("after the writer's own word: %+v", st)
 		}
 	})
 }

@@ -21,6 +21,9 @@ func servePrepareRetrieve(c *conn, x *scratch, m *message) (result, error) {
 	if !c.s.shared() || w.pickles {
 		return c.retrievePickled(x, m, w, r)
 	}
+	if err := c.mayTouch(w); err != nil {
+		return nothing, err
+	}
 	placed, ok := c.s.cfg.Cache.BeginRead(w.holder, x.key.Request, x.key.Worker, r)
 	if !ok {
 		return m.miss(), nil

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
+	"github.com/holdfast-kv/holdfast/internal/process"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
 	"github.com/holdfast-kv/holdfast/kv"
 	"github.com/holdfast-kv/holdfast/transfer"
@@ -49,6 +50,7 @@ type Server struct {
 	boot    string
 	started time.Time
 	pidsOf  func([]zmtp.Peer) []int
+	pool    process.File // to see who has it mapped
 
 	ctx      context.Context // ends when connections are to end
 	cancel   context.CancelFunc
@@ -101,6 +103,7 @@ func New(cfg Config) *Server {
 		sessions:  newSessions(cfg.ChunkSize, maxSessions, maxSessionBytes),
 		past:      transfer.Row{Kind: "request"},
 	}
+	s.pool.Device, s.pool.Inode = cfg.Pool.Identity()
 	s.budget.most = maxLarge
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s

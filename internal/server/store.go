@@ -61,6 +61,9 @@ func servePrepareStore(c *conn, x *scratch, m *message) (result, error) {
 		if c.s.draining.Load() {
 			return nothing, errDraining
 		}
+		if err := c.mayTouch(w); err != nil {
+			return nothing, err
+		}
 		placed, err := c.prepare(w, x.key.Worker, r)
 		if err != nil {
 			return nothing, err
