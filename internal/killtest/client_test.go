@@ -34,8 +34,8 @@ func killedWriter(t *testing.T, h *host) (left leftOver) {
 	eventually(t, "the victim's instance goes", func() bool {
 		return len(h.server.Status().Instances) == len(hammers)
 	})
-	h.evictions(t, 30)
 	left.wrong = wait()
+	left.wrong += pounding(t, hammers, 30)()
 
 	victim = h.newClient(t)
 	victim.want(fmt.Sprint("prepare ", victimPrompt), fmt.Sprint(chunks))
@@ -81,8 +81,8 @@ func stoppedWriter(t *testing.T, h *host, prove func(victim *child) (served bool
 	h.evictions(t, 30)
 	victim.signal(syscall.SIGCONT)
 	victim.want("write", "written")
-	h.evictions(t, 30)
 	left.wrong += wait()
+	left.wrong += pounding(t, hammers, 30)()
 	left.intact = victim.do("intact") == "true"
 	left.before = h.quarantined()
 
