@@ -113,6 +113,25 @@ func TestInvariant02FrozenFrontier(t *testing.T) {
 	e.drain()
 }
 
+// TestInvariant02FrozenFrontierIsForwarded: an abort between the schedule of a chunk and its forward saves nothing of it.
+func TestInvariant02FrozenFrontierIsForwarded(t *testing.T) {
+	for _, caching := range []bool{true, false} {
+		e := newEngine(t, setup{prefill: 4, noCaching: !caching})
+		q := e.submit("a", prompt(12, 1))
+		started(e, q, 4)
+		e.schedule() // and the forward never comes
+		e.finish(q)
+		end(e, succeeded)
+		if q.cached <= q.forwarded {
+			t.Fatalf("%d scheduled, %d forwarded", q.cached, q.forwarded)
+		}
+		if got := ranges(e.build().Saves); len(got) != 0 {
+			t.Errorf("caching %v: saves %v of what was only scheduled", caching, got)
+		}
+		e.drain()
+	}
+}
+
 // TestInvariant03WatermarkIsMonotonic: ranges follow each other; only a failure goes back, and a reused id begins anew.
 func TestInvariant03WatermarkIsMonotonic(t *testing.T) {
 	e := newEngine(t, setup{prefill: 4})
@@ -361,6 +380,31 @@ func TestInvariant15RetiredSaveIsDropped(t *testing.T) {
 			if s.Op.Request == "a" {
 				t.Errorf("%v: save %+v of a retired request", o, s)
 			}
+		}
+		if st := e.s.Stats(); st.DroppedSaves != 1 || st.SaveRetries != 0 {
+			t.Errorf("%v: stats %+v", o, st)
+		}
+		e.drain()
+	}
+}
+
+// TestInvariant15RetiredSaveIsDroppedWhole: nor is it retried while the engine still holds all of the request.
+func TestInvariant15RetiredSaveIsDroppedWhole(t *testing.T) {
+	for _, o := range []transfer.Outcome{rejected, failed} {
+		e := newEngine(t, setup{})
+		q := e.submit("a", prompt(12, 1))
+		started(e, q, 12)
+		e.running = remove(e.running, q)
+		q.over = true
+		e.s.Finished(q)
+		e.deferred = append(e.deferred, q) // without leases
+		if end(e, o); o == failed {
+			e.settleFailed(e.ranks[0], e.ranks[0].saves[0])
+			e.poll()
+		}
+		e.now = e.now.Add(time.Hour / 6)
+		if got := ranges(e.build().Saves); len(got) != 0 || len(e.deferred) != 0 {
+			t.Errorf("%v: saves %v of a retired request, %d deferred", o, got, len(e.deferred))
 		}
 		if st := e.s.Stats(); st.DroppedSaves != 1 || st.SaveRetries != 0 {
 			t.Errorf("%v: stats %+v", o, st)
