@@ -83,7 +83,7 @@ func (s Script) String() string {
 
 // ParseScript reads what String gives. The error wraps ErrScript.
 func ParseScript(text string) (Script, error) {
-	var s Script
+	s := Script{Profile: AllFaults}
 	for _, field := range strings.Fields(text) {
 		name, value, _ := strings.Cut(field, "=")
 		var err error
@@ -93,9 +93,13 @@ func ParseScript(text string) (Script, error) {
 		case "faults":
 			s.Profile, err = ParseProfile(value)
 		case "ranks":
-			s.Ranks, err = strconv.Atoi(value)
+			if s.Ranks, err = strconv.Atoi(value); err == nil && (s.Ranks < 0 || s.Ranks > MaxRanks) {
+				err = fmt.Errorf("must be 0 to %d", MaxRanks)
+			}
 		case "steps":
-			s.Steps, err = strconv.Atoi(value)
+			if s.Steps, err = strconv.Atoi(value); err == nil && s.Steps < 0 {
+				err = errors.New("must not be negative")
+			}
 		case "draws":
 			s.Live, err = parseSpans(value)
 		default:

@@ -63,7 +63,6 @@ type sim struct {
 	actions   uint64
 	digest    uint64
 	stored    uint64
-	served    uint64
 	loaded    uint64
 	saves     [3]uint64 // by outcome, per rank
 	loads     [2]uint64 // good, bad

@@ -133,7 +133,7 @@ func TestScript(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"seed=-1", "seed=x", "faults=some", "steps=", "draws=1", "draws=3-2", "draws=4-5,1-2", "draws=x-2", "speed=3", "seed",
+		"seed=-1", "seed=x", "ranks=9", "ranks=-1", "steps=-1", "faults=some", "steps=", "draws=1", "draws=3-2", "draws=4-5,1-2", "draws=x-2", "speed=3", "seed",
 	} {
 		if s, err := ParseScript(text); !errors.Is(err, ErrScript) {
 			t.Errorf("%q is read as %v, %v", text, s, err)

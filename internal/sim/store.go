@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/holdfast-kv/holdfast/offload"
 )
@@ -168,14 +169,17 @@ func (s *rankStore) Abort(ctx context.Context, x offload.Ticket, quiet bool) err
 // BeginLoad demands that what is served is right.
 func (s *rankStore) BeginLoad(ctx context.Context, r offload.Request, rg offload.Range) (offload.Ticket, []offload.Slot, bool, error) {
 	t := s.open(r, rg, true)
+	short := false
 	if s.sim.hit(faultBegin) {
-		switch s.sim.choices.IntN(3) {
+		switch s.sim.choices.IntN(4) {
+		case 3:
+			short = true
 		case 0:
 			return nil, nil, false, s.failed("begin load")
 		case 1:
 			s.sim.note("rank %d: load of %s misses", s.rank.id, r.ID)
 			return t, nil, false, nil
-		default:
+		case 2:
 			return t, nil, false, s.failed("begin load, with a ticket")
 		}
 	}
@@ -198,8 +202,10 @@ func (s *rankStore) BeginLoad(ctx context.Context, r offload.Request, rg offload
 	if inner == nil {
 		return nil, nil, ok, err
 	}
-	if ok {
-		s.sim.served++
+	if short && len(slots) > 0 {
+		s.sim.note("rank %d: a chunk of the load of %s is left out", s.rank.id, r.ID)
+		at := s.sim.choices.IntN(len(slots))
+		slots = slices.Delete(slices.Clone(slots), at, at+1)
 	}
 	return t, slots, ok, err
 }
