@@ -25,6 +25,8 @@ type world struct {
 	copy     bool
 	drains   int
 	failed   bool
+	sticky   bool // the first error of the device is not its last
+	broken   bool
 	reported []int
 }
 
@@ -34,6 +36,15 @@ func (w *world) fails(what string) error {
 	}
 	w.failed = true
 	return errInjected
+}
+
+// deviceFails is fails for a call of the device.
+func (w *world) deviceFails(what string) error {
+	if w.broken || w.fails(what) != nil {
+		w.failed, w.broken = true, w.sticky
+		return errInjected
+	}
+	return nil
 }
 
 func drawTask(t *rapid.T, load bool) *task {
@@ -63,7 +74,7 @@ func (w *world) common(a Action) (r Result) {
 			w.t.Fatalf("enqueue of slot %d: fenced %v, launched %v, failed %v", a.Slot, w.fenced, w.launched[a.Slot], w.failed)
 		}
 		r.Launched = true
-		if r.Err = w.fails("enqueue"); r.Err != nil {
+		if r.Err = w.deviceFails("enqueue"); r.Err != nil {
 			r.Launched = rapid.Bool().Draw(w.t, "launched")
 		}
 		w.launched[a.Slot] = r.Launched
@@ -71,14 +82,14 @@ func (w *world) common(a Action) (r Result) {
 		if !w.launched[a.Slot] || w.failed {
 			w.t.Fatalf("await of slot %d", a.Slot)
 		}
-		if r.Err = w.fails("await"); r.Err == nil {
+		if r.Err = w.deviceFails("await"); r.Err == nil {
 			w.awaited[a.Slot] = true
 		}
 	case DrainStreams:
 		if w.drains++; w.drains > drainAttempts {
 			w.t.Fatal("drained without end")
 		}
-		r.PackErr, r.CopyErr = w.fails("pack"), w.fails("copy")
+		r.PackErr, r.CopyErr = w.deviceFails("pack"), w.deviceFails("copy")
 		w.pack, w.copy = w.pack || r.PackErr == nil, w.copy || r.CopyErr == nil
 		w.drained = w.pack && w.copy
 		if w.pack {
@@ -102,7 +113,7 @@ func (w *world) anyLaunched() bool {
 }
 
 func newWorld(t *rapid.T, task *task) *world {
-	return &world{t: t, task: task, launched: map[int]bool{}, awaited: map[int]bool{}}
+	return &world{t: t, task: task, sticky: rapid.Bool().Draw(t, "sticky"), launched: map[int]bool{}, awaited: map[int]bool{}}
 }
 
 // TestSaveMachine drives a save through every combination of failures that rapid finds.
