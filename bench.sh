@@ -63,13 +63,15 @@ noop() {
 }
 
 shm() {
-  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=two' 25x 2
+  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=two' 15x 3
   row 'shared memory, store, verify off, × memcpy' store-x-memcpy 1 SHM/verify=off/inflight=two '≥' 0.90
-  row 'shared memory, load, verify off' load-x-memcpy 1 SHM/verify=off/inflight=two '≥' 0.90
-  row 'shared memory, store, verify sampled' store-x-memcpy 1 SHM/verify=sampled/inflight=two '≥' 0.85
-  row 'shared memory, load, verify sampled' load-x-memcpy 1 SHM/verify=sampled/inflight=two '≥' 0.85
-  row 'store, verify off, GB/s' store-GB/s 1 SHM/verify=off/inflight=two
-  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=one' 25x 1
+  row 'load' load-x-memcpy 1 SHM/verify=off/inflight=two '≥' 0.90
+  row 'store and load in turns' mixed-x-memcpy 1 SHM/verify=off/inflight=two '≥' 0.90
+  row 'the same in GB/s' mixed-GB/s 1 SHM/verify=off/inflight=two
+  row 'shared memory, store and load in turns, verify sampled, × memcpy' mixed-x-memcpy 1 SHM/verify=sampled/inflight=two '≥' 0.85
+  row 'load' load-x-memcpy 1 SHM/verify=sampled/inflight=two '≥' 0.85
+  row 'nothing but stores, without a pause' store-x-memcpy 1 SHM/verify=sampled/inflight=two
+  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=one' 15x 1
   row 'one transfer at a time: store, verify off, × memcpy' store-x-memcpy 1 SHM/verify=off/inflight=one
   row 'one transfer at a time: load, verify off' load-x-memcpy 1 SHM/verify=off/inflight=one
   row 'one transfer at a time: store, verify sampled' store-x-memcpy 1 SHM/verify=sampled/inflight=one

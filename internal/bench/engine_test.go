@@ -21,19 +21,24 @@ const (
 )
 
 // engine is a worker of a server and the scheduler beside it, with memory of one range to
-// copy from and to. It has one stream of copies, as an engine has, however many transfers
-// are in flight.
+// copy from and to.
 type engine struct {
-	b       *testing.B
-	client  *client.Client
-	worker  *client.Worker
-	memory  []byte
-	copying sync.Mutex
-	round   int // names prompts
+	b      *testing.B
+	client *client.Client
+	worker *client.Worker
+	memory []byte
+	copies chan func() // to the one stream of copies, as an asynchronous engine has it
+	round  int         // names prompts
 }
 
 func newEngine(b *testing.B, p *process, o client.Options) *engine {
-	e := &engine{b: b, memory: make([]byte, rangeBytes)}
+	e := &engine{b: b, memory: make([]byte, rangeBytes), copies: make(chan func(), 2)}
+	go func() {
+		for f := range e.copies {
+			f()
+		}
+	}()
+	b.Cleanup(func() { close(e.copies) })
 	for i := range e.memory {
 		e.memory[i] = byte(i >> 3)
 	}
@@ -126,30 +131,53 @@ func (e *engine) each(inFlight int, keys []*client.Key, transfer func(*client.Ke
 	}
 }
 
-// inTurn makes the copies of one transfer follow each other without another's between them.
-func (e *engine) inTurn(copyChunk func(i int, mem []byte)) func(int, []byte) error {
-	return func(i int, mem []byte) error {
-		if i == 0 {
-			e.copying.Lock()
-		}
-		copyChunk(i, mem)
-		if i == rangeChunks-1 {
-			e.copying.Unlock()
-		}
-		return nil
-	}
-}
-
+// store and load are transfers of an engine that waits for them.
 func (e *engine) store(k *client.Key) (bool, error) {
-	return e.worker.Store(context.Background(), k, e.inTurn(func(i int, dst []byte) {
-		copy(dst, e.memory[i*objectBytes:])
-	}))
+	return e.worker.Store(context.Background(), k, func(i int, dst []byte) error {
+		copy(dst, e.chunk(i))
+		return nil
+	})
 }
 
 func (e *engine) load(k *client.Key) (bool, error) {
-	return e.worker.Retrieve(context.Background(), k, e.inTurn(func(i int, src []byte) {
-		copy(e.memory[i*objectBytes:(i+1)*objectBytes], src)
-	}))
+	return e.worker.Retrieve(context.Background(), k, func(i int, src []byte) error {
+		copy(e.chunk(i), src)
+		return nil
+	})
+}
+
+func (e *engine) chunk(i int) []byte { return e.memory[i*objectBytes : (i+1)*objectBytes] }
+
+// storeAside and loadAside are those of one that does not: the requests are a goroutine's, the
+// copies the stream's.
+func (e *engine) storeAside(k *client.Key) (bool, error) {
+	reply, err := e.worker.PrepareStore(context.Background(), k)
+	if err != nil {
+		return false, err
+	}
+	e.stream(reply.Slots, func(i int, slot []byte) { copy(slot, e.chunk(reply.Indices[i])) })
+	return e.worker.CommitStore(context.Background(), k)
+}
+
+func (e *engine) loadAside(k *client.Key) (bool, error) {
+	reply, err := e.worker.PrepareRetrieve(context.Background(), k)
+	if err != nil || !reply.Success {
+		return false, err
+	}
+	e.stream(reply.Slots, func(i int, slot []byte) { copy(e.chunk(i), slot) })
+	return e.worker.CommitRetrieve(context.Background(), k)
+}
+
+// stream has every slot copied, and waits for it.
+func (e *engine) stream(slots []client.SlotRef, copyChunk func(i int, slot []byte)) {
+	done := make(chan struct{})
+	e.copies <- func() {
+		defer close(done)
+		for i, s := range slots {
+			copyChunk(i, e.worker.Mem(s))
+		}
+	}
+	<-done
 }
 
 // quantile of a sample, 0.5 for the median.

@@ -104,6 +104,33 @@ func (p *process) stop() {
 	}
 }
 
+// cpu is the processor time of the server so far, in steps of 10 ms.
+func (p *process) cpu() time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		p.b.Fatal(err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):]))
+	var ticks int64
+	for _, field := range fields[12:14] { // utime and stime
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			p.b.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
+// ownCPU is that of this process.
+func ownCPU(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // kib reads lines of /proc/PID/status that are in KiB, and adds them.
 func (p *process) kib(names ...string) (sum int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
