@@ -407,6 +407,30 @@ func TestSessionsAreApart(t *testing.T) {
 	})
 }
 
+// TestObjectsOfOtherSizesAreApart: an engine with another layout under the same name never gets these bytes as its own.
+func TestObjectsOfOtherSizesAreApart(t *testing.T) {
+	conform(t, func(t *testing.T, s *house) {
+		r, rg := request("a", 2*chunk), offload.Range{To: 2 * chunk}
+		s.saveAll(r, rg)
+		for _, size := range []int64{chunkBytes - 2, chunkBytes + 9, chunkBytes + 15, 2 * chunkBytes} {
+			lookups, rank := s.engine("two/", size)
+			s.must(lookups.Start(s.ctx, r, 2*chunk))
+			_, _, err := lookups.Answer(s.ctx, r.ID)
+			s.must(err)
+			k, slots, _, err := rank.BeginLoad(s.ctx, r, rg)
+			s.must(err)
+			for _, slot := range slots { // then the worker half refuses them
+				if int64(len(slot.Mem)) == size {
+					t.Errorf("an object of %d bytes is served as one of %d", chunkBytes, size)
+				}
+			}
+			s.must(rank.EndLoad(s.ctx, k))
+			s.must(lookups.End(s.ctx, r.ID))
+			s.must(rank.Close())
+		}
+	})
+}
+
 func TestContextThatEnded(t *testing.T) {
 	for _, k := range []kind{shm, copying} {
 		t.Run(string(k), func(t *testing.T) {

@@ -51,8 +51,10 @@ type house struct {
 	ranks     [world]offload.Transfers
 	cache     *cache.Cache
 	scheduler func(session string) offload.Lookups // of another engine
-	unserve   func()                               // ends the server
-	tolerant  bool                                 // memory may be left over
+	// engine is another engine's scheduler half and rank 0, with objects of another size.
+	engine   func(session string, bytes int64) (offload.Lookups, offload.Transfers)
+	unserve  func() // ends the server
+	tolerant bool   // memory may be left over
 }
 
 // open starts a store of a kind with a pool of so many bytes.
@@ -113,6 +115,15 @@ func (h *house) overCache(mem []byte) {
 		h.must(err)
 		return other
 	}
+	h.engine = func(session string, bytes int64) (offload.Lookups, offload.Transfers) {
+		cfg := cfg
+		cfg.Session, cfg.ChunkBytes = session, bytes
+		other, err := store.Over(h.cache, mem, cfg)
+		h.must(err)
+		rank, err := other.Rank(0)
+		h.must(err)
+		return other, rank
+	}
 }
 
 func (h *house) overServer(pool *arena.Pool, dir string, byCopy bool) (stop func()) {
@@ -130,6 +141,16 @@ func (h *house) overServer(pool *arena.Pool, dir string, byCopy bool) (stop func
 		h.must(err)
 		open = append(open, s)
 		return s
+	}
+	h.engine = func(session string, bytes int64) (offload.Lookups, offload.Transfers) {
+		cfg := cfg
+		cfg.Session, cfg.ChunkBytes = session, bytes
+		l, err := store.DialLookups(h.ctx, cfg)
+		h.must(err)
+		open = append(open, l)
+		rank, err := store.DialRank(h.ctx, cfg, 0)
+		h.must(err)
+		return l, rank
 	}
 	var err error
 	for i := range h.ranks {

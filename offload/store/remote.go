@@ -78,6 +78,7 @@ func DialLookups(ctx context.Context, cfg RemoteConfig) (RemoteLookups, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler half: %w", err)
 	}
+	cfg.size(c.ChunkSize())
 	return &lookups{cfg: cfg, client: c, chunk: c.ChunkSize()}, nil
 }
 
@@ -118,6 +119,15 @@ func (l *lookups) End(ctx context.Context, id string) error {
 
 func (l *lookups) Close() error { return l.client.Close() }
 
+// size returns the bytes of a token of an object: the server knows nothing of heads and scales. What it cannot tell
+// apart, objects whose sizes round up to the same, goes into the name, so that they never meet.
+func (cfg *RemoteConfig) size(chunk int) (perToken int64) {
+	if cfg.ChunkBytes%int64(chunk) != 0 {
+		cfg.Model = fmt.Sprintf("%s::%d-bytes", cfg.Model, cfg.ChunkBytes)
+	}
+	return (cfg.ChunkBytes + int64(chunk) - 1) / int64(chunk)
+}
+
 // key names a range to the server.
 func (cfg *RemoteConfig) key(r offload.Request, rg offload.Range, chunk, rank int) (*client.Key, error) {
 	if rg.From < 0 || rg.To < rg.From || rg.To > len(r.Tokens) || rg.From%chunk != 0 || rg.To%chunk != 0 {
@@ -147,8 +157,7 @@ func DialRank(ctx context.Context, cfg RemoteConfig, rank int) (offload.Transfer
 	if cfg.BlockSize == 0 {
 		cfg.BlockSize = chunk
 	}
-	// The server knows nothing of heads and scales: to it an object is so many bytes per token.
-	perToken := (cfg.ChunkBytes + int64(chunk) - 1) / int64(chunk)
+	perToken := cfg.size(chunk)
 	reg := client.Registration{
 		Instance: rand.Uint64() >> 1, Model: cfg.Model, World: cfg.World, BlockSize: cfg.BlockSize,
 		Layers: 1, Hidden: int(perToken), DType: "uint8", OnePlane: true,
