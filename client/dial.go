@@ -88,7 +88,7 @@ func (c *Client) dial(ctx context.Context) (*link, int64, error) {
 	defer context.AfterFunc(c.life, cancel)()
 	conn, err := zmtp.Dial(ctx, c.endpoint, zmtp.Options{SocketType: zmtp.Dealer})
 	if err != nil {
-		return nil, 0, fmt.Errorf("connect to %s: %w", c.endpoint, err)
+		return nil, 0, err // it names the endpoint
 	}
 	l := newLink(conn)
 	k := newCall(lmcache.OpGetChunkSize)

@@ -68,8 +68,12 @@ func newConn(s *Server, z *zmtp.Conn, id uint64) *conn {
 func (c *conn) run() {
 	defer c.z.Close()
 	if err := c.z.Handshake(c.s.ctx); err != nil {
+		level := slog.LevelWarn
+		if errors.Is(err, io.EOF) {
+			level = slog.LevelDebug // a probe that asks whether the port is open
+		}
 		c.s.say.log(c.s.cfg.Now(), func(n int) {
-			c.s.cfg.Log.Warn("handshake failed", "error", err, "not_logged", n)
+			c.s.cfg.Log.Log(c.s.ctx, level, "handshake failed", "error", err, "not_logged", n)
 		})
 		close(c.known)
 		c.s.forget(c)

@@ -112,6 +112,10 @@ func (s *Server) register(c *conn, reg *lmcache.Registration) lmcache.Registrati
 		c.log.Warn("a model is registered with two layouts; lookups follow the newest",
 			"model", sh.model, "world_size", sh.world, "layout", sh.name)
 	}
+	s.joined.log(now, func(n int) {
+		c.log.Info("worker registered", "instance", reg.Instance, "model", sh.model, "world_size", sh.world,
+			"chunk", sh.name, "shared_memory", s.shared(), "not_logged", n)
+	})
 	if !s.shared() {
 		return lmcache.RegistrationReply{}
 	}

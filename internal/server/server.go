@@ -76,6 +76,7 @@ type Server struct {
 	stats     opStats
 	say       limiter // of most log lines that clients can cause
 	setup     limiter // of those that tell why a worker gets no cache
+	joined    limiter // of those that tell of a new worker
 	full      limiter // of those that tell that memory is short
 	malformed atomic.Uint64
 	panics    atomic.Uint64
