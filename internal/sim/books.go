@@ -14,6 +14,7 @@ type saved struct {
 	lowered  bool // something failed since: the next save may begin earlier
 	save     transfer.ID
 	saving   bool
+	loading  bool // a load was dispatched
 	failed   bool // a load: there is no second one
 	doubted  bool // and what the store said to have does not count any more
 	computed int  // prompt tokens at its end
@@ -86,6 +87,7 @@ func (s *sim) checkLoad(l *offload.LoadSpec) {
 	case !slices.Equal(l.Blocks, q.table[:l.To/blockTokens]):
 		s.violate("dispatch", "load %v to blocks %v, %s has %v", l.Op, l.Blocks, q.name, q.table)
 	}
+	q.books.loading = true
 	q.books.lowered = true // its failure lowers the watermark, its success may raise it
 	if !q.books.known {    // the watermark may be from an earlier admission, when the store had more
 		q.books.mark, q.books.known = s.hits[q.id], true
@@ -94,10 +96,16 @@ func (s *sim) checkLoad(l *offload.LoadSpec) {
 }
 
 // loadFailed takes back what was expected of a load: what it should have brought is computed, and
-// has to be saved.
+// has to be saved. One that was declined before dispatch had no such promise, or the store has
+// said meanwhile how much it has.
 func (s *sim) loadFailed(q *seq) {
-	q.books.failed, q.books.lowered, q.books.doubted = true, true, true
-	q.books.mark = min(q.books.mark, s.floor(q.cached))
+	b := &q.books
+	b.failed, b.lowered = true, true
+	if b.loading {
+		b.doubted = true
+		b.mark = min(b.mark, s.floor(q.cached))
+	}
+	b.loading = false
 }
 
 // checkForgotten demands of a run in which no save failed that all that could be saved was saved.

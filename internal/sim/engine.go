@@ -176,6 +176,7 @@ func (s *sim) apply(e offload.Effects) {
 		}
 		s.loaded += uint64(l.Tokens - l.From)
 		q.cached, q.computed, q.hashed = l.Tokens, l.Tokens, l.Tokens/blockTokens
+		q.books.loading = false
 		s.note("%s is loaded up to %d", q.name, l.Tokens)
 		s.unpark(q)
 	}
