@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-kv/holdfast/client"
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
@@ -36,12 +34,9 @@ type bench struct {
 	round  int
 }
 
-func newBench(b *testing.B, verify cache.VerifyMode, shm bool) *bench {
-	pool := arena.PoolOptions{Size: benchPool}
-	if shm {
-		pool.Name = fmt.Sprintf("holdfast-bench-%d-%d", os.Getpid(), time.Now().UnixNano())
-	}
-	n := &bench{b: b, testServer: startIn(b, arena.ShmDir, benchTokens, verify, pool)}
+// newBench has no shared memory: internal/bench measures that, between two processes.
+func newBench(b *testing.B) *bench {
+	n := &bench{b: b, testServer: startIn(b, arena.ShmDir, benchTokens, cache.VerifyOff, arena.PoolOptions{Size: benchPool})}
 	if err := n.pool.Populate(context.Background(), nil); err != nil {
 		b.Fatal(err)
 	}
@@ -52,9 +47,6 @@ func newBench(b *testing.B, verify cache.VerifyMode, shm bool) *bench {
 	})
 	if err != nil {
 		b.Fatal(err)
-	}
-	if n.worker.SHM() != shm {
-		b.Fatalf("shared memory: %v", n.worker.SHM())
 	}
 	n.memory = make([]byte, benchChunks*benchObject)
 	for i := range n.memory {
@@ -106,38 +98,6 @@ func (n *bench) retrieves() func() {
 	}
 }
 
-// plainCopy copies one range between the engine's memory and other shared memory of the
-// pool's size: the limit of a transfer through shared memory.
-func (n *bench) plainCopy(store bool) func() func() {
-	fd, err := unix.MemfdCreate("bench", unix.MFD_CLOEXEC)
-	if err != nil {
-		n.b.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Ftruncate(fd, benchPool); err != nil {
-		n.b.Fatal(err)
-	}
-	mem, err := unix.Mmap(fd, 0, benchPool, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		n.b.Fatal(err)
-	}
-	n.b.Cleanup(func() { unix.Munmap(mem) })
-	next := 0
-	return func() func() {
-		at := next
-		next = (next + len(n.memory)) % len(mem)
-		return func() {
-			for i := 0; i < len(n.memory); i += benchObject {
-				if store {
-					copy(mem[at+i:], n.memory[i:i+benchObject])
-				} else {
-					copy(n.memory[i:i+benchObject], mem[at+i:])
-				}
-			}
-		}
-	}
-}
-
 // prepared times only what the prepared calls do.
 func prepared(b *testing.B, calls ...func() func()) []time.Duration {
 	for range 16 { // touch the whole pool, and fill it
@@ -165,43 +125,16 @@ func reportRatio(b *testing.B, p50 []time.Duration, unit string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-var verifyModes = []struct {
-	name string
-	mode cache.VerifyMode
-}{{"off", cache.VerifyOff}, {"sampled", cache.VerifySampled}}
-
-// BenchmarkStoreSHM stores 16 chunks of 1 MiB, copy included, as a ratio to copying the
-// same bytes.
-func BenchmarkStoreSHM(b *testing.B) {
-	for _, v := range verifyModes {
-		b.Run("verify="+v.name, func(b *testing.B) {
-			n := newBench(b, v.mode, true)
-			reportRatio(b, prepared(b, n.plainCopy(true), n.stores), "x-memcpy")
-		})
-	}
-}
-
-// BenchmarkRetrieveSHM is the same for loading.
-func BenchmarkRetrieveSHM(b *testing.B) {
-	for _, v := range verifyModes {
-		b.Run("verify="+v.name, func(b *testing.B) {
-			n := newBench(b, v.mode, true)
-			n.stores()()
-			reportRatio(b, prepared(b, n.plainCopy(false), n.retrieves), "x-memcpy")
-		})
-	}
-}
-
 // BenchmarkStoreCopy stores 16 chunks of 1 MiB over a unix socket, as a ratio to a bare
 // socket that moves the same bytes.
 func BenchmarkStoreCopy(b *testing.B) {
-	n := newBench(b, cache.VerifyOff, false)
+	n := newBench(b)
 	reportRatio(b, prepared(b, n.bareSocket(true), n.stores), "x-bare")
 }
 
 // BenchmarkRetrieveCopy is the same for loading.
 func BenchmarkRetrieveCopy(b *testing.B) {
-	n := newBench(b, cache.VerifyOff, false)
+	n := newBench(b)
 	n.stores()()
 	reportRatio(b, prepared(b, n.bareSocket(false), n.retrieves), "x-bare")
 }
