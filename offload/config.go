@@ -45,7 +45,7 @@ type Config struct {
 }
 
 // Complete returns the configuration with defaults in place of zeros, or an error that names the setting
-// that cannot be used.
+// that cannot be used. What is complete stays as it is.
 func (c Config) Complete() (Config, error) {
 	switch c.Role {
 	case "":
@@ -115,10 +115,11 @@ func (c Config) Complete() (Config, error) {
 	return c, nil
 }
 
-// tuned gives a knob of which no value is dangerous: 0 is the default, negative is 0.
+// tuned gives a knob of which no value is dangerous: 0 is the default; negative means 0, and stays -1, so that what
+// is complete can be completed again.
 func tuned(n, initial int) int {
 	if n == 0 {
 		return initial
 	}
-	return max(n, 0)
+	return max(n, -1)
 }

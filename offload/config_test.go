@@ -54,7 +54,12 @@ func TestInvariant50ZeroIsTheDefault(t *testing.T) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
 	tuned, err := offload.Config{MinLoadTokens: -5, LookupMemoSteps: -1, LookupRetrySteps: -1, SaveWorkers: 3}.Complete()
-	if err != nil || tuned.MinLoadTokens != 0 || tuned.LookupMemoSteps != 0 || tuned.LookupRetrySteps != 0 || tuned.MaxPendingSaves != 6 {
+	if err != nil || tuned.MinLoadTokens > 0 || tuned.LookupMemoSteps > 0 || tuned.LookupRetrySteps > 0 || tuned.MaxPendingSaves != 6 {
 		t.Errorf("%+v, %v", tuned, err)
+	}
+	again, err := tuned.Complete()
+	tuned.Now, again.Now = nil, nil
+	if err != nil || !reflect.DeepEqual(again, tuned) {
+		t.Errorf("completed again: %+v, %v", again, err)
 	}
 }

@@ -165,6 +165,11 @@ func TestConnectorDocument(t *testing.T) {
 			t.Errorf("setting %s has no row", config.Field(i).Name)
 		}
 	}
+	for _, m := range regexp.MustCompile(`"(OFFLOAD_[A-Z_]+)"`).FindAllStringSubmatch(read(t, "offload/env.go"), -1) {
+		if !strings.Contains(doc, "\n| `"+m[1]+"` | ") {
+			t.Errorf("variable %s has no row", m[1])
+		}
+	}
 	folders := map[string]string{
 		"device": "device", "dense": "offload/dense", "engine": "internal/engine", "offload": "offload", "store": "offload/store",
 		"transfer": "transfer", "worker": "offload/worker",
