@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -199,6 +202,20 @@ func (r *simulated) add(one sim.Result) {
 	}
 }
 
+// faults lists the kinds of faults that were injected, in the order of their names.
+func (r *simulated) faults() string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(r.Injected)) {
+		if n := r.Injected[name]; n > 0 {
+			list = append(list, fmt.Sprintf("%s %d", name, n))
+		}
+	}
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
+
 func (r *simulated) print(out io.Writer, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(out)
@@ -209,11 +226,11 @@ func (r *simulated) print(out io.Writer, asJSON bool) error {
 actions   %d in %.1f s: %.1f million a minute
 saves     %d succeeded, %d rejected, %d failed after submit; %d objects stored
 loads     %d succeeded, %d failed; %d tokens loaded
-faults    %v
+faults    %s
 stopped   %d engines, as they must
 `, r.Runs, r.FirstSeed, r.Steps, r.Requests, r.Actions, r.Seconds, r.PerMinute/1e6,
 		r.Saves["succeeded"], r.Saves["rejected"], r.Saves["failed after submit"], r.Stored,
-		r.Loads["succeeded"], r.Loads["failed"], r.Loaded, r.Injected, r.Stopped)
+		r.Loads["succeeded"], r.Loads["failed"], r.Loaded, r.faults(), r.Stopped)
 	if err == nil && r.Failure != nil {
 		_, err = fmt.Fprintf(out, "failed    %s\nreplay    holdfast simulate --replay '%s'\n", r.Failure, r.Script)
 	}

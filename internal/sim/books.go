@@ -114,7 +114,7 @@ func (s *sim) checkForgotten(st offload.Stats) {
 		return
 	}
 	s.complete = true
-	for _, q := range s.byPrompt {
+	for _, q := range s.all {
 		if end := s.frontier(q); end > q.books.mark && (q.books.doubted || end > s.hits[q.id]) {
 			s.violate("forgotten", "%s was saved up to %d, computed were %d", q.name, q.books.mark, end)
 		}

@@ -280,7 +280,7 @@ func (r *rank) take(m *offload.Meta) {
 func (r *rank) forward(batch []item) {
 	err := r.compute.Launch("forward", func() {
 		for i := range batch {
-			r.compute1(&batch[i])
+			r.computeItem(&batch[i])
 		}
 	}, r.pools...)
 	if err != nil && !r.failed {
@@ -288,7 +288,7 @@ func (r *rank) forward(batch []item) {
 	}
 }
 
-func (r *rank) compute1(it *item) {
+func (r *rank) computeItem(it *item) {
 	for t := range it.to {
 		at := (it.table[t/blockTokens]*blockTokens + t%blockTokens) * tokenBytes
 		for plane := range planes {

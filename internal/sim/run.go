@@ -25,18 +25,18 @@ func (f *Failure) Error() string { return fmt.Sprintf("step %d: %s: %s", f.Step,
 // Result is what came of a run.
 type Result struct {
 	Script   Script
-	Steps    int      // of the engine
-	Actions  uint64   // engine steps, actions of ranks, lanes and devices, and what happened to requests
-	Digest   uint64   // of everything that happened, in order
-	Requests int      //
-	Injected Injected // faults
-	Stored   uint64   // objects committed
-	Loaded   uint64   // tokens, of all ranks
-	Saves    [3]uint64
-	Loads    [2]uint64
-	Complete bool     // nothing failed, so that everything had to be saved
-	Stopped  bool     // the engine was stopped, as it must after some faults
-	Failure  *Failure // nil: all oracles are content
+	Steps    int       // of the engine
+	Actions  uint64    // engine steps, actions of ranks, lanes and devices, and what happened to requests
+	Digest   uint64    // of everything that happened, in order
+	Requests int       // that arrived
+	Injected Injected  // faults
+	Stored   uint64    // objects committed
+	Loaded   uint64    // tokens that requests did not have to compute
+	Saves    [3]uint64 // terminals of ranks, by outcome
+	Loads    [2]uint64 // likewise: good and failed
+	Complete bool      // nothing failed, so that everything had to be saved
+	Stopped  bool      // the engine was stopped, as it must after some faults
+	Failure  *Failure  // nil: all oracles are content
 }
 
 // Run carries out a script. The trace, if there is one, gets a line for everything that

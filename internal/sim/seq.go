@@ -107,6 +107,7 @@ func (s *sim) arrive() {
 	q.id = s.freeID(q)
 	s.waiting = append(s.waiting, q)
 	s.live[q] = struct{}{}
+	s.all = append(s.all, q)
 	s.byPrompt[&q.prompt[0]] = q
 	s.note("%s arrives: id %s, salt %q, %d tokens, ends at %d", q.name, q.id, q.salt, len(q.prompt), q.limit)
 	s.act('a', s.arrived, len(q.prompt), q.limit)

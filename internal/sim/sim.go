@@ -51,7 +51,8 @@ type sim struct {
 	arrived                            int
 	room                               int // tokens left in the batch
 	generation                         uint64
-	byPrompt                           map[*uint32]*seq // every sequence, by its first prompt token
+	all                                []*seq           // every sequence, in order of arrival
+	byPrompt                           map[*uint32]*seq // likewise, by its first prompt token
 	hits                               map[string]int   // request id → most that the store said it has
 	jumped                             time.Duration
 
@@ -388,8 +389,9 @@ func (s *sim) finishClean() {
 // picture says what is not over.
 func (s *sim) picture() string {
 	var b strings.Builder
-	for name, list := range map[string][]*seq{"waiting": s.waiting, "running": s.running, "parked": s.parked, "deferred": s.deferred} {
+	for i, list := range [][]*seq{s.waiting, s.running, s.parked, s.deferred} {
 		for _, q := range list {
+			name := [...]string{"waiting", "running", "parked", "deferred"}[i]
 			fmt.Fprintf(&b, "%s %s (%d of %d, %d blocks, defer %v); ", q.name, name, q.computed, len(q.tokens), len(q.table), s.half.ShouldDefer(q))
 		}
 	}

@@ -184,3 +184,24 @@ func BenchmarkSimulate(b *testing.B) {
 	}
 	b.ReportMetric(float64(actions)/b.Elapsed().Minutes(), "actions/min")
 }
+
+// FuzzParseScript: what is read is written as something that is read the same.
+func FuzzParseScript(f *testing.F) {
+	for _, text := range []string{
+		"seed=3 faults=none ranks=2 steps=30", "seed=1 draws=", "draws=1-2,5-9 steps=4", "ranks=x", "", "faults=all faults=none", "draws=0-18446744073709551615",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := ParseScript(text)
+		if err != nil {
+			if !errors.Is(err, ErrScript) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if again, err := ParseScript(s.String()); err != nil || again.String() != s.String() {
+			t.Fatalf("%q is written as %q and read as %q, %v", text, s, again, err)
+		}
+	})
+}
