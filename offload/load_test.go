@@ -560,3 +560,61 @@ func TestAbortAfterDecline(t *testing.T) {
 	}
 	e.drain()
 }
+
+// TestQuestionIsTakenUpAgain: a request that was admitted before the answer came, and is preempted, hears that answer.
+func TestQuestionIsTakenUpAgain(t *testing.T) {
+	e := newEngine(t, setup{})
+	q := e.submit("a", prompt(13, 1))
+	e.tier.put(q, 12)
+	e.tier.slow = 3
+	if m := e.s.Matched(q); m.Status != offload.MatchPending {
+		t.Fatalf("%+v", m)
+	}
+	e.waiting = nil
+	e.pool.allocate(q)
+	e.s.AfterAlloc(q) // nobody waits for the answer any more
+	e.running = []*seq{q}
+	if !e.preempt(q) {
+		t.Fatal("cannot be preempted")
+	}
+	starts := e.tier.starts
+	for range 6 {
+		if m := e.s.Matched(q); m.Status == offload.MatchKnown {
+			if m.Tokens != 12 || e.tier.starts != starts {
+				t.Errorf("%+v after %d questions more", m, e.tier.starts-starts)
+			}
+			e.drain()
+			return
+		}
+		e.build()
+	}
+	t.Error("the answer never comes")
+}
+
+// TestRefusedPinIsTriedAgainLater: not in every step.
+func TestRefusedPinIsTriedAgainLater(t *testing.T) {
+	e := newEngine(t, setup{cfg: offload.Config{LookupRetrySteps: 4}})
+	q := e.submit("a", prompt(13, 1))
+	e.tier.put(q, 12)
+	if m := e.s.Matched(q); m.Tokens != 12 {
+		t.Fatalf("%+v", m)
+	}
+	e.tier.failUnpin = true
+	if !e.s.CancelLoad(q) {
+		t.Fatal("not cancelled")
+	}
+	for range 9 {
+		e.build()
+	}
+	if n := e.s.Stats().UnpinFailures; n != 3 {
+		t.Errorf("%d attempts in 9 steps, want 3", n)
+	}
+	e.tier.failUnpin = false
+	for range 4 {
+		e.build()
+	}
+	if n := e.tier.held("a"); n != 0 {
+		t.Errorf("%d pins are left", n)
+	}
+	e.drain()
+}

@@ -185,4 +185,12 @@ func TestUnfencedSavesAreCounted(t *testing.T) {
 	if n := e.s.Stats().UnfencedSaves; n != 1 {
 		t.Errorf("unfenced_saves is %d", n)
 	}
+	// What the store has already is not read, and needs no fence.
+	e = newEngine(t, setup{})
+	op = only(e, started(e, e.submit("a", prompt(8, 1)), 8)).Op
+	e.ranks[0].saves = nil
+	e.process(offload.Output{Poll: e.s.NextPoll(), Save: []offload.SaveDone{{Op: op, Outcome: succeeded}}})
+	if st := e.s.Stats(); st.UnfencedSaves != 0 || st.SavedTokens != 8 {
+		t.Errorf("unfenced_saves is %d, %d tokens saved", st.UnfencedSaves, st.SavedTokens)
+	}
 }

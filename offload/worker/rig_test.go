@@ -318,6 +318,7 @@ var errInjected = errors.New("injected fault")
 // memStore is a store whose every call can be made to fail. It keeps count of tickets, and
 // gives the slots of a quiet abort to others at once, so that a late write shows.
 type memStore struct {
+	late  error // BeginLoad fails with it, and has begun
 	mu    sync.Mutex
 	size  int64
 	whole []byte // if not nil, slots lie in it
@@ -441,6 +442,9 @@ func (s *memStore) BeginLoad(_ context.Context, r offload.Request, rg offload.Ra
 	}
 	t := &memTicket{load: true}
 	s.open[t] = true
+	if s.late != nil {
+		return t, nil, false, s.late
+	}
 	for i := 0; rg.From+i*testChunk < rg.To; i++ {
 		b, ok := s.held[chunkKey(r, rg.From+(i+1)*testChunk)]
 		if !ok {

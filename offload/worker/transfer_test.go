@@ -299,6 +299,23 @@ func TestInvariant49CountersOfSuccessGrowOnSuccess(t *testing.T) {
 	r.end()
 }
 
+// TestTicketOfAFailedBeginIsEnded: a store that fails after it has begun must hear the end all the same.
+func TestTicketOfAFailedBeginIsEnded(t *testing.T) {
+	r := newRig(t, host.Options{Mode: host.Controlled}, nil)
+	s := r.stepped()
+	r.store.late = errInjected
+	l := loadOf("a", 1, 0, 8, seq(0, 2))
+	s.Start(&offload.Meta{Loads: []offload.LoadSpec{l}})
+	if d := r.run(s).oneLoad(t, l.Op); d.OK || !errors.Is(d.Err, errInjected) {
+		t.Errorf("%+v", d)
+	}
+	if want := []string{"begin", "end"}; !slices.Equal(r.store.calls, want) || len(r.store.open) != 0 {
+		t.Errorf("calls %v, want %v; %d tickets are open", r.store.calls, want, len(r.store.open))
+	}
+	check(t, s.Close())
+	r.end()
+}
+
 func TestEmptyLoadIsDoneAtOnce(t *testing.T) {
 	r := newRig(t, host.Options{Mode: host.Controlled}, nil)
 	s := r.stepped()
