@@ -617,3 +617,37 @@ func TestRefusedPinIsTriedAgainLater(t *testing.T) {
 	}
 	e.drain()
 }
+
+// TestOldPromiseIsNotTakenForAnAnswer: a preempted request whose new question is not answered is admitted without the
+// store; what the store said before the preemption parks nobody.
+func TestOldPromiseIsNotTakenForAnAnswer(t *testing.T) {
+	e := newEngine(t, setup{prefill: 2})
+	q := e.submit("a", prompt(13, 1))
+	e.tier.put(q, 12)
+	e.s.Matched(q)
+	e.waiting = nil
+	e.pool.allocate(q)
+	q.cached, q.forwarded = 2, 2 // a hit within a chunk
+	e.s.AfterAlloc(q)
+	if e.s.ParkAfterAlloc(q) || e.s.CapPrefill(q, 8) != 2 {
+		t.Fatal("no hand-off")
+	}
+	e.running = []*seq{q}
+	if !e.preempt(q) {
+		t.Fatal("cannot be preempted")
+	}
+	e.tier.failStart = true
+	for i := 0; e.s.Matched(q).Status == offload.MatchPending; i++ {
+		if e.build(); i > 8 {
+			t.Fatal("pending without end")
+		}
+	}
+	e.waiting = nil
+	e.pool.allocate(q)
+	e.s.AfterAlloc(q)
+	if e.running = []*seq{q}; e.s.ParkAfterAlloc(q) {
+		t.Error("parked for an answer that was not given")
+	}
+	e.tier.failStart = false
+	e.drain()
+}

@@ -85,6 +85,7 @@ func (s *Scheduler) Matched(seq Sequence) Match {
 	}
 	switch r.ask.state {
 	case askHeld: // the answer is old: give its pin back and ask again
+		r.promise, r.handoff = 0, 0
 		s.dropPin(r)
 		return Match{Status: MatchPending}
 	case askOpen:
@@ -143,6 +144,7 @@ func (s *Scheduler) hear(r *request) Match {
 func (s *Scheduler) unanswered(r *request, err error) {
 	s.stats.LookupFailures++
 	s.log.Debug("lookup not answered", "request", r.id, "error", err)
+	r.promise, r.handoff = 0, 0
 	r.ask.hit = r.ask.end
 	r.ask.state = askHeld
 	s.dropPin(r)
