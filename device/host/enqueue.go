@@ -68,9 +68,23 @@ func (s *Stream) Copy(dst, src device.Span) error {
 		Op:      Op{Kind: KindCopy, Bytes: dst.Len},
 		touches: []*Memory{to, from},
 		run: func() {
-			copy(to.bytes[dst.Off:dst.Off+dst.Len], from.bytes[src.Off:src.Off+src.Len])
+			copyBytes(to.bytes[dst.Off:dst.Off+dst.Len], from.bytes[src.Off:src.Off+src.Len], to.onHost)
 		},
 	})
+}
+
+// copyBytes copies. Into device memory, which some kernel is about to read, it goes in pieces
+// that stay in the cache: a copy of a MiB and more at once is written past it.
+func copyBytes(dst, src []byte, onHost bool) {
+	if onHost {
+		copy(dst, src)
+		return
+	}
+	const piece = 256 << 10
+	for len(dst) > 0 {
+		n := copy(dst, src[:min(len(src), piece)])
+		dst, src = dst[n:], src[n:]
+	}
 }
 
 // Gather packs blocks of a paged pool into dst.

@@ -70,5 +70,5 @@ func openServer(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers {
 	return asked{rank, lookups}
 }
 
-func BenchmarkSaveToServer(b *testing.B)   { benchmarkTransfers(b, false, openServer) }
-func BenchmarkLoadFromServer(b *testing.B) { benchmarkTransfers(b, true, openServer) }
+func BenchmarkSaveToServer(b *testing.B)   { benchmarkTransfers(b, false, openServer, sharedMemory) }
+func BenchmarkLoadFromServer(b *testing.B) { benchmarkTransfers(b, true, openServer, sharedMemory) }

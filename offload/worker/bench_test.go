@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-kv/holdfast/device/host"
 	"github.com/holdfast-kv/holdfast/kv"
 	"github.com/holdfast-kv/holdfast/offload"
@@ -188,13 +190,24 @@ type opener func(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers
 
 // benchmarkTransfers measures with blocks that lie side by side, as in a fresh pool, and with
 // scattered ones. It reports the time of two plain copies of the same bytes as a ratio to
-// the time of the transfer, once with copies of whole chunks and once with copies of blocks.
-func benchmarkTransfers(b *testing.B, load bool, open opener) {
-	b.Run("consecutive", func(b *testing.B) { benchmarkBlocks(b, load, 1, open) })
-	b.Run("scattered", func(b *testing.B) { benchmarkBlocks(b, load, 7, open) })
+// the time of the transfer, memory being what the store's is, once with copies of whole chunks and once with copies of blocks.
+func benchmarkTransfers(b *testing.B, load bool, open opener, memory func(b *testing.B, bytes int) []byte) {
+	b.Run("consecutive", func(b *testing.B) { benchmarkBlocks(b, load, 1, open, memory) })
+	b.Run("scattered", func(b *testing.B) { benchmarkBlocks(b, load, 7, open, memory) })
 }
 
-func benchmarkBlocks(b *testing.B, load bool, stride int, open opener) {
+// privateMemory is memory as a store in this process has it.
+func privateMemory(_ *testing.B, bytes int) []byte { return make([]byte, bytes) }
+
+// sharedMemory is memory as a server's pool is, with the kernel's pages for shared memory.
+func sharedMemory(b *testing.B, bytes int) []byte {
+	mem, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
+	fatal(b, err)
+	b.Cleanup(func() { fatal(b, unix.Munmap(mem)) })
+	return mem
+}
+
+func benchmarkBlocks(b *testing.B, load bool, stride int, open opener, memory func(b *testing.B, bytes int) []byte) {
 	last := make(chan struct{}, 1)
 	w, layout, pools := benchRank(b, open, last)
 	if layout.ChunkBytes(benchChunk) != 1<<20 {
@@ -205,7 +218,7 @@ func benchmarkBlocks(b *testing.B, load bool, stride int, open opener) {
 		blocks[i] = i * stride % benchBlocks // distinct, since stride and benchBlocks have no factor in common
 	}
 	tokens := make([]uint32, benchChunks*benchChunk)
-	staging, slots := touch(make([]byte, 2<<20)), touch(make([]byte, benchChunks<<20))
+	staging, slots := touch(make([]byte, 2<<20)), touch(memory(b, benchChunks<<20))
 	// The least of each: other programs on the machine only ever add.
 	const forever = time.Duration(1 << 62)
 	moved, limit, blockLimit := forever, forever, forever
@@ -246,8 +259,8 @@ func openFixed(_ *testing.B, _ dense.Spec, bytes int64) offload.Transfers {
 	return &fixedStore{memory: touch(make([]byte, benchChunks*bytes)), bytes: bytes}
 }
 
-func BenchmarkSave(b *testing.B) { benchmarkTransfers(b, false, openFixed) }
-func BenchmarkLoad(b *testing.B) { benchmarkTransfers(b, true, openFixed) }
+func BenchmarkSave(b *testing.B) { benchmarkTransfers(b, false, openFixed, privateMemory) }
+func BenchmarkLoad(b *testing.B) { benchmarkTransfers(b, true, openFixed, privateMemory) }
 
 // pinned gives a local store's loads the pin that the scheduler half would take.
 type pinned struct {
@@ -279,5 +292,5 @@ func openLocal(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers {
 	return pinned{rank, local}
 }
 
-func BenchmarkSaveToLocalStore(b *testing.B)   { benchmarkTransfers(b, false, openLocal) }
-func BenchmarkLoadFromLocalStore(b *testing.B) { benchmarkTransfers(b, true, openLocal) }
+func BenchmarkSaveToLocalStore(b *testing.B)   { benchmarkTransfers(b, false, openLocal, privateMemory) }
+func BenchmarkLoadFromLocalStore(b *testing.B) { benchmarkTransfers(b, true, openLocal, privateMemory) }
