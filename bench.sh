@@ -124,11 +124,11 @@ index() {
 
 price() {
   measure ./internal/bench '^BenchmarkPrice$' 100x 2
-  row 'a miss: lookup of 4,096 tokens and its answer, µs' miss-µs 1 Price
-  row 'store of 16 MiB with verify sampled, × off' sampled-store-x-off 1 Price
-  row 'load of 16 MiB with verify sampled, × off' sampled-load-x-off 1 Price
-  row 'store of 16 MiB with verify always, × off' always-store-x-off 1 Price
-  row 'load of 16 MiB with verify always, × off' always-load-x-off 1 Price
+  row 'a miss: lookup of 10,240 tokens and its answer, µs' miss-µs 1 Price
+  row 'store of 40 MiB with verify sampled, × off' sampled-store-x-off 1 Price
+  row 'load of 40 MiB with verify sampled, × off' sampled-load-x-off 1 Price
+  row 'store of 40 MiB with verify always, × off' always-store-x-off 1 Price
+  row 'load of 40 MiB with verify always, × off' always-load-x-off 1 Price
 }
 
 # Built beforehand, not within a measurement.

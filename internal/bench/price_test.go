@@ -9,15 +9,15 @@ import (
 
 // BenchmarkPrice is what the cache costs a request that gains nothing from it, and what
 // checksums cost one that does, measured in turns: three servers, --verify off, sampled and
-// always, each with an engine. miss is a lookup of 4,096 tokens that finds nothing, with its
-// answer; store and load are of 16 MiB, copies included. x-off is the time with checksums as
+// always, each with an engine. miss is a lookup of 10,240 tokens that finds nothing, with its
+// answer; store and load are of 40 MiB, copies included. x-off is the time with checksums as
 // a multiple of that without.
 func BenchmarkPrice(b *testing.B) {
 	modes := []string{"off", "sampled", "always"}
 	engines := make([]*engine, len(modes))
 	for i, mode := range modes {
 		engines[i] = newEngine(b, serve(b, "--l1-size-gb", "0.5", "--verify", mode), client.Options{})
-		engines[i].each(1, engines[i].toStore(40), engines[i].store) // touches all of it
+		engines[i].each(1, engines[i].toStore(batch), engines[i].store) // touches all of it
 	}
 	miss := make([]time.Duration, 0, b.N)
 	stored, loaded := make([][]time.Duration, len(modes)), make([][]time.Duration, len(modes))

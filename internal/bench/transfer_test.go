@@ -1,54 +1,52 @@
 package bench
 
 import (
+	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/holdfast-kv/holdfast/client"
+	"github.com/holdfast-kv/holdfast/internal/arena"
 )
 
-// One measured batch moves 512 MiB, several times what a server may leave for later: the
-// checksums of 128 MiB in a pool of 1 GiB.
-const batch = 32
+// One measured batch is of 16 ranges, 640 MiB: several times what a server may leave for later,
+// the checksums of 128 MiB in a pool of 1 GiB.
+const batch = 16
 
-// shared is memory like the pool's, that copies go through without a server: the limit.
+// shared is a pool like the server's, that copies go through without a server: the limit.
 type shared struct {
 	mem  []byte
 	next int
 }
 
 func newShared(b *testing.B) *shared {
-	fd, err := unix.MemfdCreate("bench", unix.MFD_CLOEXEC)
+	pool, err := arena.Create(arena.PoolOptions{
+		Name: fmt.Sprintf("holdfast-bench-%d", os.Getpid()),
+		Size: 24 * rangeBytes, // about the server's
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer unix.Close(fd)
-	const size = 1 << 30
-	if err := unix.Ftruncate(fd, size); err != nil {
+	b.Cleanup(func() { pool.Close() })
+	if err := pool.Populate(b.Context(), nil); err != nil {
 		b.Fatal(err)
 	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { unix.Munmap(mem) })
-	return &shared{mem: mem}
+	return &shared{mem: pool.Mem()}
 }
 
 // out and in copy a range chunk by chunk, out of the engine's memory and into it.
 func (s *shared) out(memory []byte) {
-	for i := 0; i < rangeBytes; i += objectBytes {
-		copy(s.mem[s.next+i:], memory[i:i+objectBytes])
+	for i := range rangeChunks {
+		copy(s.mem[s.next+i*objectBytes:], chunk(memory, i))
 	}
 	s.next = (s.next + rangeBytes) % len(s.mem)
 }
 
 func (s *shared) in(memory []byte) {
-	for i := 0; i < rangeBytes; i += objectBytes {
-		copy(memory[i:i+objectBytes], s.mem[s.next+i:])
+	for i := range rangeChunks {
+		copy(chunk(memory, i), s.mem[s.next+i*objectBytes:])
 	}
 	s.next = (s.next + rangeBytes) % len(s.mem)
 }
@@ -71,7 +69,7 @@ func (t *timing) add(p *process, f func()) {
 	t.server += p.cpu() - server
 }
 
-// BenchmarkSHM stores and loads ranges of 16 chunks of 1 MiB through shared memory, copies
+// BenchmarkSHM stores and loads ranges of 40 chunks of 1 MiB through shared memory, copies
 // included, and reports the rate as a share of copying the same bytes alone: stores alone,
 // loads alone, and as many of both in turns. With two
 // transfers in flight, as engines that save and load asynchronously have, the requests of one
@@ -102,7 +100,7 @@ func benchSHM(b *testing.B, verify string, inFlight int) {
 		first := e.toStore(batch)
 		out.add(p, func() {
 			for range batch {
-				limit.out(e.memory)
+				limit.out(e.part())
 			}
 		})
 		stored.add(p, func() { e.each(inFlight, first, store) })
@@ -110,7 +108,7 @@ func benchSHM(b *testing.B, verify string, inFlight int) {
 		quiet()
 		in.add(p, func() {
 			for range batch {
-				limit.in(e.memory)
+				limit.in(e.part())
 			}
 		})
 		again := e.toLoad(first)
@@ -120,8 +118,8 @@ func benchSHM(b *testing.B, verify string, inFlight int) {
 		again, second := e.toLoad(first[batch/2:]), e.toStore(batch/2)
 		both.add(p, func() {
 			for range batch / 2 {
-				limit.out(e.memory)
-				limit.in(e.memory)
+				limit.out(e.part())
+				limit.in(e.part())
 			}
 		})
 		mixed.add(p, func() {
@@ -138,9 +136,9 @@ func benchSHM(b *testing.B, verify string, inFlight int) {
 		quiet()
 	}
 	rate := func(d time.Duration) float64 { return batch * rangeBytes / d.Seconds() / 1e9 }
-	b.ReportMetric(ratio(out.wall, stored.wall), "store-x-memcpy")
-	b.ReportMetric(ratio(in.wall, loaded.wall), "load-x-memcpy")
-	b.ReportMetric(ratio(both.wall, mixed.wall), "mixed-x-memcpy")
+	b.ReportMetric(pairs(out.wall, stored.wall), "store-x-memcpy")
+	b.ReportMetric(pairs(in.wall, loaded.wall), "load-x-memcpy")
+	b.ReportMetric(pairs(both.wall, mixed.wall), "mixed-x-memcpy")
 	b.ReportMetric(rate(quantile(out.wall, 0.5)), "memcpy-GB/s")
 	b.ReportMetric(rate(quantile(stored.wall, 0.5)), "store-GB/s")
 	b.ReportMetric(rate(quantile(loaded.wall, 0.5)), "load-GB/s")
