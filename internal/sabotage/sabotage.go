@@ -57,6 +57,8 @@ const (
 	PublishFailedStore
 	// SumUnpinned takes the checksum of a served object without keeping its memory.
 	SumUnpinned
+	// TierSkipVerify takes what a second-level store returns without comparing checksums.
+	TierSkipVerify
 	// Switches is the number of switches.
 	Switches
 )
@@ -67,7 +69,7 @@ var names = [Switches]string{
 	"retry-retired", "watermark-from-scheduled", "lease-without-quorum", "pin-never-released",
 	"load-below-frontier", "free-on-deadline", "stale-completion-accepted",
 	"skip-producer-wait", "skip-copy-fence-before-commit", "reuse-staging-early", "skip-load-fence",
-	"double-terminal", "publish-failed-store", "sum-unpinned",
+	"double-terminal", "publish-failed-store", "sum-unpinned", "tier-skip-verify",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.
