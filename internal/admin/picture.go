@@ -95,22 +95,23 @@ type SlotsPicture struct {
 
 // CachePicture has the cache's gauges and its totals since the start.
 type CachePicture struct {
-	Objects        int    `json:"objects"`
-	Reservations   int    `json:"reservations"`
-	Unsummed       int64  `json:"unsummed_bytes"`
-	Lookups        uint64 `json:"lookups"`
-	LookupChunks   uint64 `json:"lookup_chunks"`
-	HitChunks      uint64 `json:"hit_chunks"`
-	StoredObjects  uint64 `json:"stored_objects"`
-	StoredBytes    uint64 `json:"stored_bytes"`
-	LoadedObjects  uint64 `json:"loaded_objects"`
-	LoadedBytes    uint64 `json:"loaded_bytes"`
-	EvictedObjects uint64 `json:"evicted_objects"`
-	EvictedBytes   uint64 `json:"evicted_bytes"`
-	StoresFull     uint64 `json:"stores_refused_full"`
-	LateCommits    uint64 `json:"late_commits"`
-	Verified       uint64 `json:"verified_objects"`
-	Mismatches     uint64 `json:"verify_mismatches"`
+	Objects         int    `json:"objects"`
+	Reservations    int    `json:"reservations"`
+	UnsummedObjects int    `json:"unsummed_objects"`
+	UnsummedBytes   int64  `json:"unsummed_bytes"`
+	Lookups         uint64 `json:"lookups"`
+	LookupChunks    uint64 `json:"lookup_chunks"`
+	HitChunks       uint64 `json:"hit_chunks"`
+	StoredObjects   uint64 `json:"stored_objects"`
+	StoredBytes     uint64 `json:"stored_bytes"`
+	LoadedObjects   uint64 `json:"loaded_objects"`
+	LoadedBytes     uint64 `json:"loaded_bytes"`
+	EvictedObjects  uint64 `json:"evicted_objects"`
+	EvictedBytes    uint64 `json:"evicted_bytes"`
+	StoresFull      uint64 `json:"stores_refused_full"`
+	LateCommits     uint64 `json:"late_commits"`
+	Verified        uint64 `json:"verified_objects"`
+	Mismatches      uint64 `json:"verify_mismatches"`
 }
 
 // LeasesPicture counts the leases and lists the oldest.
@@ -190,7 +191,8 @@ func poolPicture(pool *arena.Pool, a arena.Stats, pop Population) PoolPicture {
 
 func cachePicture(c cache.Stats) CachePicture {
 	return CachePicture{
-		Objects: c.Objects, Reservations: c.Reservations, Unsummed: c.UnsummedBytes,
+		Objects: c.Objects, Reservations: c.Reservations,
+		UnsummedObjects: c.UnsummedObjects, UnsummedBytes: c.UnsummedBytes,
 		Lookups: c.Lookups, LookupChunks: c.LookupChunks, HitChunks: c.HitChunks,
 		StoredObjects: c.StoredObjects, StoredBytes: c.StoredBytes,
 		LoadedObjects: c.LoadedObjects, LoadedBytes: c.LoadedBytes,

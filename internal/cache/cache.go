@@ -26,8 +26,9 @@ type VerifyMode int
 
 // The modes of --verify. With VerifyOff no checksums are taken at all. With VerifyAlways
 // every object gets one before it is served, and every read is checked. With VerifySampled
-// every object gets one right after it is served, and VerifyRate of the reads of objects
-// that have theirs are checked.
+// VerifyRate of the objects get theirs before they are served, all others afterwards: at full
+// speed while nobody stores or loads, slowly meanwhile, and not at all if they are evicted
+// first. Of the reads of objects that have theirs, VerifyRate are checked.
 const (
 	VerifyOff VerifyMode = iota
 	VerifySampled
@@ -39,7 +40,7 @@ type Config struct {
 	Pool         *arena.Pool
 	Align        int64 // of slots, bytes; 0 = 4096
 	Verify       VerifyMode
-	VerifyRate   float64       // share of objects read that are checked in VerifySampled; 0 = 0.01
+	VerifyRate   float64       // share of VerifySampled; 0 = 0.01
 	LeaseLimit   time.Duration // a lease older than this is reported; 0 = 300 s
 	ReserveLimit time.Duration // a reservation older than this is quarantined; 0 = 600 s
 	Now          func() time.Time
@@ -114,9 +115,12 @@ type Cache struct {
 	mu   sync.Mutex // guards what follows; a leaf lock, never held while bytes are read
 	core *core
 	// hashing counts the goroutines that take checksums behind the commits' answers. They
-	// end when there is nothing to do. summed is told when one has made progress.
+	// end when there is nothing to do, or somebody holds them. summed is told when one has
+	// made progress.
 	hashing int
+	holding int // how many hold them
 	summed  sync.Cond
+	closing chan struct{} // closed by Close
 	spaces  spaces
 }
 
@@ -149,6 +153,7 @@ func New(cfg Config) (*Cache, error) {
 		spaces: newSpaces(maxNamespaces),
 	}
 	c.summed.L = &c.mu
+	c.closing = make(chan struct{})
 	if c.now == nil {
 		c.now = time.Now
 	}

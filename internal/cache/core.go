@@ -40,7 +40,7 @@ type core struct {
 
 	settling map[*reservation]struct{} // committed, their checksums being taken
 	checking map[*read]struct{}        // begun, their checksums being compared
-	sums     sums                      // of what is served already
+	sums     sums                      // when they are taken, and of what they still are to be
 	nres     int                       // open reservations
 	nreads   int                       // open reads
 
@@ -82,7 +82,7 @@ func newCore(size, align int64, mem []byte, mode VerifyMode, rate float64) *core
 		requests: make(map[string]*lookup),
 		settling: make(map[*reservation]struct{}),
 		checking: make(map[*read]struct{}),
-		sums:     newSums(mode, size),
+		sums:     newSums(mode, rate),
 		sampler:  newSampler(mode, rate),
 	}
 	c.self = c.newHolder("holdfast checksums")

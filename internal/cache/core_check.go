@@ -184,30 +184,42 @@ func (c *core) checkReservations() error {
 
 // checkSums verifies what waits for its checksum.
 func (c *core) checkSums() error {
-	var backlog int64
+	var bytes int64
+	waits := make(map[ref]bool)
+	add := func(r ref, queued bool) error {
+		o := c.objs.at(r)
+		if o.state != settled || o.summed || o.unsummed != queued || waits[r] {
+			return fmt.Errorf("object %d waits for its checksum in state %d, summed %t, queued %t", r, o.state, o.summed, o.unsummed)
+		}
+		waits[r] = true
+		bytes += o.size
+		return nil
+	}
 	for s := range c.sums.open {
 		for _, r := range s.objs {
-			o := c.objs.at(r)
-			if o.state != settled || o.summed {
-				return fmt.Errorf("object %d waits for its checksum in state %d, summed %t", r, o.state, o.summed)
+			if err := add(r, false); err != nil {
+				return err
 			}
-			backlog += c.aligned(o.size)
 		}
 	}
-	for res := range c.settling {
-		for _, r := range res.later {
-			backlog += c.aligned(c.objs.at(r).size)
+	var before ref
+	for r := c.sums.first; r != 0; before, r = r, c.objs.at(r).sumNext {
+		if err := add(r, true); err != nil {
+			return err
+		}
+		if c.objs.at(r).sumPrev != before {
+			return fmt.Errorf("object %d is badly linked among those that wait for their checksums", r)
 		}
 	}
-	for _, s := range c.sums.queue {
-		if _, ok := c.sums.open[s]; !ok {
-			return errors.New("a checksum is queued that nobody waits for")
+	if before != c.sums.last || len(waits) != c.sums.objects || bytes != c.sums.bytes {
+		return fmt.Errorf("%d objects, %d bytes wait for their checksums, counted %d, %d", len(waits), bytes, c.sums.objects, c.sums.bytes)
+	}
+	return c.everyObject(func(r ref, o *object) error {
+		if c.sums.mode != VerifyOff && o.state == settled && !o.summed && !waits[r] {
+			return errors.New("it has no checksum and waits for none")
 		}
-	}
-	if backlog != c.sums.backlog {
-		return fmt.Errorf("%d bytes wait for their checksums, counted %d", backlog, c.sums.backlog)
-	}
-	return nil
+		return nil
+	})
 }
 
 // lookups returns every lookup that is known: the requests', and those that only reads

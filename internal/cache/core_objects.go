@@ -36,21 +36,24 @@ type objectKey struct {
 // is present and known; child, next and prev thread a parent's children. An object with a
 // child is not evicted: what is useless without its head goes before the head.
 type object struct {
-	key    objectKey
-	slot   arena.Slot
-	sum    xxh3.Uint128
-	size   int64
-	writer Holder
-	stamp  uint64 // of the last use; greater is later
-	parent ref
-	child  ref
-	next   ref
-	prev   ref
-	gen    uint32 // of the record: tells an old ref from a new one
-	pins   uint32 // holds of lookups, checksum work, and stores that evict
-	checks uint32 // checksum comparisons in progress, a part of pins
-	state  state
-	summed bool // sum is valid
+	key              objectKey
+	slot             arena.Slot
+	sum              xxh3.Uint128
+	size             int64
+	writer           Holder
+	stamp            uint64 // of the last use; greater is later
+	parent           ref
+	child            ref
+	next             ref
+	prev             ref
+	sumNext, sumPrev ref
+	gen              uint32 // of the record: tells an old ref from a new one
+	pins             uint32 // holds of lookups, checksum work, and stores that evict
+	checks           uint32 // checksum comparisons in progress, a part of pins
+	state            state
+	summed           bool // sum is valid
+	// unsummed: in the queue of those whose sum is to be taken; sumNext and sumPrev thread it
+	unsummed bool
 	// watched: condemned, and quarantined for the cache's own checksum work, among others
 	watched bool
 }
@@ -168,9 +171,13 @@ func (c *core) adopt(child, parent ref) {
 	c.refresh(parent, po)
 }
 
-// detach takes an object out of the index, the policy and its prefix. Its children stay,
+// detach takes an object out of the index, the policy, the checksums' queue and its prefix. Its children stay,
 // without a parent.
 func (c *core) detach(r ref, o *object) {
+	if o.unsummed {
+		c.unqueue(o)
+		c.countSums(o, -1)
+	}
 	delete(c.objs.index, o.key)
 	c.lru.remove(r)
 	for child := o.child; child != 0; {

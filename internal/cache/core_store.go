@@ -29,7 +29,6 @@ type reservation struct {
 	objs    []pending
 	ops     []transfer.Op // one per prepare
 	sums    []ref         // if settling: the objects whose checksums are being taken
-	later   []ref         // if settling: those whose checksums are taken once they are served
 	aborted bool
 	slots   []arena.Slot // if aborted: what is quarantined for the writer
 }

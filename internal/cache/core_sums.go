@@ -7,85 +7,124 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 )
 
-// maxBacklog bounds the memory, in bytes, of objects that are served and whose checksums are
-// still to be taken: some ten milliseconds of work. It may be no more than an eighth of the
-// pool, because what waits for its checksum cannot be evicted.
-const maxBacklog = 256 << 20
-
 // sums is when checksums are taken, and what is still to be done. In VerifyAlways they are
-// taken before an object is served. In VerifySampled they are taken behind the commit's
-// answer, which a pass over all the bytes would make half as fast; a change of the bytes
-// between the two is covered by no checksum. When more is stored than can be summed, the
-// commit takes its checksums itself.
+// taken before an object is served. In VerifySampled that holds for a sample; all others are
+// served at once and wait in a queue, because a pass over all the bytes would make a store
+// half as fast. What waits is pinned only while its checksum is being taken: what is evicted
+// before leaves the queue and never gets one. No read of an object is compared, and a change
+// of its bytes is covered by nothing, before it has its checksum.
+//
+// The queue is threaded through the objects' records, oldest first.
 type sums struct {
 	mode    VerifyMode
-	most    int64 // limit of backlog
-	backlog int64 // aligned bytes of objects whose checksums are left for later
-	queue   []*summing
-	open    map[*summing]struct{} // those in queue and those in somebody's hands
+	sample  sampler // of the objects that get their checksum before they are served
+	stopped bool    // nothing is queued any more
+
+	first, last ref // of the queue
+	objects     int // in the queue or in somebody's hands
+	bytes       int64
+	open        map[*summing]struct{} // in somebody's hands
 }
 
-// summing is what one commit has left for later. Its objects are served and pinned, as work
-// on checksums, until finishSums; no read of them is compared before that.
+// summing is a piece of work on checksums in somebody's hands, from nextSums to finishSums.
+// Its objects are served, and pinned meanwhile.
 type summing struct {
 	objs []ref
 	mem  [][]byte
 }
 
-func newSums(mode VerifyMode, pool int64) sums {
-	s := sums{mode: mode, open: make(map[*summing]struct{})}
-	if mode == VerifySampled {
-		s.most = min(maxBacklog, pool/8)
-	}
+func newSums(mode VerifyMode, rate float64) sums {
+	s := sums{mode: mode, sample: newSampler(mode, rate), open: make(map[*summing]struct{})}
+	// Not the numbers that the reads' sampler draws.
+	s.sample.state ^= 0x5851f42d4c957f2d
 	return s
 }
 
-// startSums decides for each object of a settling reservation whether its checksum is taken
-// now or later, and returns the memory of those whose turn is now.
+// startSums returns the memory of those objects of a settling reservation whose checksums
+// are taken before they are served.
 func (c *core) startSums(res *reservation) (mem [][]byte) {
 	if c.sums.mode == VerifyOff {
 		return nil
 	}
 	for _, p := range res.objs {
-		o := c.objs.at(p.ref)
-		if n := c.aligned(o.size); c.sums.backlog+n <= c.sums.most {
-			c.sums.backlog += n
-			res.later = append(res.later, p.ref)
-			continue
+		if c.sums.stopped || c.sums.sample.pick() {
+			_, m := c.placed(c.objs.at(p.ref))
+			res.sums, mem = append(res.sums, p.ref), append(mem, m)
 		}
-		_, m := c.placed(o)
-		res.sums, mem = append(res.sums, p.ref), append(mem, m)
 	}
 	return mem
 }
 
-// sumLater queues what a reservation, which is about to be served, has left for later.
+// sumLater queues those objects of a reservation, which is about to be served, that have no
+// checksum.
 func (c *core) sumLater(res *reservation) {
-	if len(res.later) == 0 {
+	if c.sums.mode == VerifyOff {
 		return
 	}
-	s := &summing{objs: res.later, mem: make([][]byte, len(res.later))}
-	for i, r := range s.objs {
-		o := c.objs.at(r)
-		if !sabotage.On(sabotage.SumUnpinned) {
-			c.pin(r, o)
-			o.checks++
+	for _, p := range res.objs {
+		o := c.objs.at(p.ref)
+		if o.summed {
+			continue
 		}
-		_, s.mem[i] = c.placed(o)
+		if o.unsummed, o.sumPrev = true, c.sums.last; c.sums.last != 0 {
+			c.objs.at(c.sums.last).sumNext = p.ref
+		} else {
+			c.sums.first = p.ref
+		}
+		c.sums.last = p.ref
+		c.countSums(o, 1)
 	}
-	c.sums.queue = append(c.sums.queue, s)
-	c.sums.open[s] = struct{}{}
 }
+
+// countSums counts what waits for its checksum: n more objects like o.
+func (c *core) countSums(o *object, n int) {
+	c.sums.objects += n
+	c.sums.bytes += int64(n) * o.size
+}
+
+// unqueue takes an object out of the queue.
+func (c *core) unqueue(o *object) {
+	if o.sumPrev != 0 {
+		c.objs.at(o.sumPrev).sumNext = o.sumNext
+	} else {
+		c.sums.first = o.sumNext
+	}
+	if o.sumNext != 0 {
+		c.objs.at(o.sumNext).sumPrev = o.sumPrev
+	} else {
+		c.sums.last = o.sumPrev
+	}
+	o.unsummed, o.sumNext, o.sumPrev = false, 0, 0
+}
+
+// A piece of work is of so many bytes, about 150 µs, or one object, and of so many objects.
+const (
+	summingBytes   = 2 << 20
+	summingObjects = 256
+)
 
 // nextSums takes the oldest work from the queue, nil if there is none; finishSums must
 // follow.
 func (c *core) nextSums() *summing {
-	if len(c.sums.queue) == 0 {
+	if c.sums.first == 0 {
 		return nil
 	}
-	s := c.sums.queue[0]
-	c.sums.queue[0] = nil
-	c.sums.queue = c.sums.queue[1:]
+	s := new(summing)
+	for room := int64(summingBytes); c.sums.first != 0 && len(s.objs) < summingObjects; {
+		r := c.sums.first
+		o := c.objs.at(r)
+		if room -= o.size; room < 0 && len(s.objs) > 0 {
+			break
+		}
+		c.unqueue(o)
+		if !sabotage.On(sabotage.SumUnpinned) {
+			c.pin(r, o)
+			o.checks++
+		}
+		_, m := c.placed(o)
+		s.objs, s.mem = append(s.objs, r), append(s.mem, m)
+	}
+	c.sums.open[s] = struct{}{}
 	return s
 }
 
@@ -95,7 +134,7 @@ func (c *core) finishSums(s *summing, sums []xxh3.Uint128) {
 	for i, r := range s.objs {
 		o := c.objs.at(r)
 		invariant.Check(o.state == settled && !o.summed, "cache: object %d was not kept for its checksum", r)
-		c.sums.backlog -= c.aligned(o.size)
+		c.countSums(o, -1)
 		o.sum, o.summed = sums[i], true
 		if !sabotage.On(sabotage.SumUnpinned) {
 			o.checks--
@@ -104,11 +143,9 @@ func (c *core) finishSums(s *summing, sums []xxh3.Uint128) {
 	}
 }
 
-// waits reports whether s is not finished yet.
-func (c *core) waits(s *summing) bool {
-	_, ok := c.sums.open[s]
-	return ok
-}
+// transfers reports whether anybody is storing or loading, and would feel it if somebody
+// else read memory at full speed.
+func (c *core) transfers() bool { return c.nres+len(c.settling)+c.nreads > 0 }
 
-// stopLater makes every further commit take its checksums itself.
-func (c *core) stopLater() { c.sums.most = 0 }
+// stopLater makes every further commit take its checksums itself. What waits stays without.
+func (c *core) stopLater() { c.sums.stopped = true }

@@ -254,7 +254,7 @@ func (m *model) clearStep(t *rapid.T) {
 	}
 	whole := rapid.Bool().Draw(t, "waiting for sums")
 	if whole { // it would wait for ever for those that the steps take
-		m.takeAllSums()
+		m.finishTaking()
 	}
 	want := 0
 	for _, o := range m.settled {
@@ -285,7 +285,8 @@ func (m *model) corruptStep(t *rapid.T) {
 			return
 		}
 	}
-	m.settled[key].corrupt, m.settled[key].covered = true, m.waits(key)
+	m.settled[key].corrupt = true
+	m.settled[key].covered = !m.core.objs.at(m.core.find(key)).summed
 	m.bytesOf(key)[0] ^= 1
 }
 
@@ -307,11 +308,15 @@ func (m *model) finishSumsStep(t *rapid.T) {
 	m.core.finishSums(s, sumAll(s.mem))
 }
 
-func (m *model) takeAllSums() {
+func (m *model) finishTaking() {
 	for _, s := range m.taking {
 		m.core.finishSums(s, sumAll(s.mem))
 	}
 	m.taking = nil
+}
+
+func (m *model) takeAllSums() {
+	m.finishTaking()
 	for m.takeSums() {
 	}
 }

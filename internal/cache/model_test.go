@@ -127,6 +127,9 @@ func newModel(t *testing.T, rt *rapid.T) *model {
 	rt.Cleanup(func() { pool.Close() }) // as soon as this run has ended
 	m.rig = newRig(quiet{t}, verify(mode), func(c *Config) { c.Pool, c.Align, c.VerifyRate = pool, modelAlign, rate })
 	m.holdSums() // the steps take them
+	if rapid.Bool().Draw(rt, "all sums later") {
+		m.core.sums.sample.below = 0
+	}
 	m.spaces = []space{
 		{m.Namespace("model", 2, "", "one group"), []int64{modelAlign}},
 		{m.Namespace("model", 2, "salt", "one group"), []int64{modelAlign}},
@@ -207,8 +210,8 @@ func (m *model) bytesOf(key objectKey) []byte {
 	return mem
 }
 
-// waits reports whether the object's checksum is still to be taken.
-func (m *model) waits(key objectKey) bool {
+// summing reports whether the object's checksum is being taken.
+func (m *model) summing(key objectKey) bool {
 	for s := range m.core.sums.open {
 		if slices.Contains(s.objs, m.core.find(key)) {
 			return true
@@ -217,9 +220,9 @@ func (m *model) waits(key objectKey) bool {
 	return false
 }
 
-// pinned reports whether anybody holds or reads the object, or waits for its checksum.
+// pinned reports whether anybody holds or reads the object, or takes its checksum.
 func (m *model) pinned(o *stored) bool {
-	if m.waits(o.key) {
+	if m.summing(o.key) {
 		return true
 	}
 	for _, ls := range m.requests {

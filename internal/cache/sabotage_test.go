@@ -208,11 +208,13 @@ func TestSabotageSumUnpinned(t *testing.T) {
 	notice(t, sabotage.SumUnpinned, VerifySampled, func(r *rig) error {
 		defer r.holdSums()()
 		w := r.NewHolder("w")
+		r.core.sums.sample.below = 0
 		r.store(w, 0, r.rng("ab", 0))
+		s := r.core.nextSums()
 		if _, err := r.Prepare(w, 0, r.rng(prompt('x', 64), 0), r.size); err == nil {
 			return errors.New("the memory of two objects was given away while it was summed")
 		}
-		r.takeSums()
+		r.core.finishSums(s, sumAll(s.mem))
 		return nil
 	})
 }

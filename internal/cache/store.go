@@ -22,7 +22,7 @@ func (c *Cache) Prepare(w Holder, rank int, r Range, sizes []int64) ([]Placed, e
 // stopped, and frees what was quarantined for it.
 //
 // Checksums are taken outside the lock: with VerifyAlways before anything is served, with
-// VerifySampled afterwards, unless much waits already.
+// VerifySampled those of a sample, and all others afterwards.
 func (c *Cache) Commit(w Holder, rank int, r Range) bool {
 	res, mem, late := c.beginCommit(w, r.id(rank))
 	if late {

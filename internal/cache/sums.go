@@ -1,10 +1,10 @@
 package cache
 
 import (
-	"maps"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
@@ -14,33 +14,90 @@ import (
 // reads memory faster than one writer fills it.
 const maxHashers = 4
 
+// restFactor is how many times longer than it worked a goroutine that takes checksums rests
+// while transfers are open: it takes about a tenth of one processor, and of the memory's
+// speed, from them.
+const restFactor = 9
+
+// hashers is how many goroutines may take checksums. One processor stays free of this: while
+// all are busy, a Go program looks at its sockets only every 10 ms.
+func hashers(procs int, transfers bool) int {
+	if transfers {
+		return 1
+	}
+	return min(maxHashers, max(1, procs-1))
+}
+
+// rest is how long a goroutine that took checksums rests. On a single processor it always
+// does, so that the program looks at its sockets.
+func rest(worked time.Duration, procs int, transfers bool) time.Duration {
+	if transfers || procs == 1 {
+		return restFactor * worked
+	}
+	return 0
+}
+
+// mayHash is how many goroutines may take checksums now. c.mu is held.
+func (c *Cache) mayHash() int {
+	if c.holding > 0 || c.core.sums.stopped {
+		return 0
+	}
+	return hashers(runtime.GOMAXPROCS(0), c.core.transfers())
+}
+
 // sumLater sees to it that what the core has queued is summed. c.mu is held.
 func (c *Cache) sumLater() {
-	// One processor stays free of this: while all are busy, a Go program looks at its
-	// sockets only every 10 ms.
-	most := min(maxHashers, max(1, runtime.GOMAXPROCS(0)-1))
-	if c.hashing < most && len(c.core.sums.queue) > 0 {
+	if c.core.sums.first != 0 && c.hashing < c.mayHash() {
 		c.hashing++
 		go c.hash()
 	}
 }
 
-// hash takes checksums until none is queued.
+// hash takes checksums until none is queued, or others do enough.
 func (c *Cache) hash() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for s := c.core.nextSums(); s != nil; s = c.core.nextSums() {
-		c.mu.Unlock()
-		sums := make([]xxh3.Uint128, len(s.mem))
-		for i, m := range s.mem {
-			sums[i] = sum(m)
+	for c.hashing <= c.mayHash() {
+		s := c.core.nextSums()
+		if s == nil {
+			break
 		}
-		c.mu.Lock()
-		c.core.finishSums(s, sums)
-		c.summed.Broadcast()
+		c.sumLater() // if there is more, and nobody in the way, another one helps
+		c.pause(rest(c.take(s), runtime.GOMAXPROCS(0), c.core.transfers()))
 	}
 	c.hashing--
 	c.summed.Broadcast()
+}
+
+// take takes the checksums of a piece of work, and returns how long that took. c.mu is held,
+// but not meanwhile.
+func (c *Cache) take(s *summing) time.Duration {
+	c.mu.Unlock()
+	start := time.Now()
+	sums := make([]xxh3.Uint128, len(s.mem))
+	for i, m := range s.mem {
+		sums[i] = sum(m)
+	}
+	worked := time.Since(start)
+	c.mu.Lock()
+	c.core.finishSums(s, sums)
+	c.summed.Broadcast()
+	return worked
+}
+
+// pause waits, at most until Close. c.mu is held, but not meanwhile.
+func (c *Cache) pause(d time.Duration) {
+	if d == 0 {
+		return
+	}
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.closing:
+	}
 }
 
 // sumPiece is how many bytes are summed before others get their turn: about 50 µs of work.
@@ -66,24 +123,34 @@ func sum(m []byte) xxh3.Uint128 {
 // checksums, and requests with them. It is cheap, and does nothing if nobody waits.
 func giveWay() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// awaitSums waits until the checksums of everything that was served before are taken.
-func (c *Cache) awaitSums() {
+// suspendSums keeps the cache from taking checksums of what is served, until resumeSums, and waits
+// for those that are being taken.
+func (c *Cache) suspendSums() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for s := range maps.Clone(c.core.sums.open) {
-		for c.core.waits(s) {
-			c.summed.Wait()
-		}
+	c.holding++
+	for len(c.core.sums.open) > 0 {
+		c.summed.Wait()
 	}
 }
 
+func (c *Cache) resumeSums() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holding--
+	c.sumLater()
+}
+
 // Close waits until the cache reads no byte of the pool on its own account; then the pool
-// may be closed, once nobody calls the cache any more. Commits that come later take their
-// checksums before they return.
+// may be closed, once nobody calls the cache any more. What waits for its checksum stays
+// without; commits that come later take theirs before they return.
 func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.core.stopLater()
+	if !c.core.sums.stopped {
+		c.core.stopLater()
+		close(c.closing)
+	}
 	for c.hashing > 0 {
 		c.summed.Wait()
 	}

@@ -52,10 +52,11 @@ func (c *Cache) tick(now time.Time) (ended []expired, overdue []LeaseRow) {
 // clearPiece is how many objects Clear looks at under one hold of the lock.
 const clearPiece = 4096
 
-// Clear removes every object that no lease holds and returns how many, and their bytes. It
-// waits for the checksums of what was stored before.
+// Clear removes every object that no lease holds and returns how many, and their bytes.
+// Meanwhile no checksums are taken.
 func (c *Cache) Clear() (objects int, bytes int64) {
-	c.awaitSums()
+	c.suspendSums()
+	defer c.resumeSums()
 	for next := ref(1); next != 0; {
 		var n int
 		var b int64
@@ -92,7 +93,8 @@ type Stats struct {
 	StoresFull                   uint64 // stores refused for lack of memory
 	LateCommits                  uint64
 	Verified, Mismatches         uint64 // objects
-	UnsummedBytes                int64  // of objects that are served, or about to be, without the checksum they will get
+	UnsummedObjects              int    // served, and waiting for their checksums
+	UnsummedBytes                int64  // of them
 	LeasesOverdue                int
 	Leases, Reading              int // requests that hold something; reads that have begun
 	Ledger                       []transfer.Row
@@ -116,7 +118,7 @@ func (c *Cache) Stats() Stats {
 		StoresFull:  n.storesFull,
 		LateCommits: n.lateCommits,
 		Verified:    n.verified, Mismatches: n.mismatches,
-		UnsummedBytes: k.sums.backlog,
+		UnsummedObjects: k.sums.objects, UnsummedBytes: k.sums.bytes,
 		LeasesOverdue: len(k.leases(now, c.limits.lease)),
 		Leases:        len(k.leases(now, 0)),
 		Reading:       k.nreads,
