@@ -38,6 +38,21 @@ type Device interface {
 	Close() error
 }
 
+// DirectDevice is a Device that can say that its Gather and Scatter reach registered host memory,
+// as the kernels of a GPU reach pinned memory that is mapped into their address space. It is an option: a driver
+// offers it where packing over the bus is faster than packing on the device and copying.
+type DirectDevice interface {
+	Device
+	// Direct reports whether they do. It does not change in the life of the device.
+	Direct() bool
+}
+
+// Direct reports whether the packed side of Gather and Scatter may be registered host memory.
+func Direct(d Device) bool {
+	direct, ok := d.(DirectDevice)
+	return ok && direct.Direct()
+}
+
 // Memory is one allocation. Free returns it; the caller guarantees that no enqueued work
 // touches it any more. Memories are compared with ==, so they are pointers.
 type Memory interface {
@@ -74,9 +89,10 @@ type Stream interface {
 	// Copy moves equally long spans, in any direction.
 	Copy(dst, src Span) error
 	// Gather packs blocks of a paged pool into dst: for each segment, for each block in the order
-	// given, its bytes. Blocks are distinct and in range; dst is exactly as long.
+	// given, its bytes. Blocks are distinct and in range; dst is exactly as long. It is device memory, or
+	// registered host memory if the device is Direct.
 	Gather(dst Span, src []Segment, blocks []int) error
-	// Scatter is the reverse of Gather.
+	// Scatter is the reverse of Gather, with src in the place of dst.
 	Scatter(dst []Segment, blocks []int, src Span) error
 	// Query reports whether everything enqueued has completed.
 	Query() (bool, error)

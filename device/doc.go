@@ -40,6 +40,8 @@
 //	Stream.Gather         one kernel over segments × blocks. The block ids go to the device
 //	Stream.Scatter        first, on the same stream, from pinned memory that is not written
 //	                      again before an event behind that upload has completed
+//	Direct                true if the kernel also takes the address that
+//	                      cudaHostGetDevicePointer gives for registered memory
 //	Stream.Query          cudaStreamQuery; cudaErrorNotReady is (false, nil)
 //	Stream.Synchronize    poll cudaStreamQuery, or park a thread in cudaStreamSynchronize, and
 //	                      return early when ctx ends

@@ -36,7 +36,7 @@ type Device struct {
 	runnable  []*Stream // scratch of pick
 }
 
-var _ device.Device = (*Device)(nil)
+var _ device.DirectDevice = (*Device)(nil)
 
 // New returns a device. Bad options panic: they are written in the program.
 func New(o Options) *Device {
@@ -54,6 +54,9 @@ func (d *Device) Name() string { return d.options.Name }
 
 // Mode returns the mode given in the options.
 func (d *Device) Mode() Mode { return d.options.Mode }
+
+// Direct returns the option of that name.
+func (d *Device) Direct() bool { return d.options.Direct }
 
 // Err returns the sticky error, nil while the device is sound.
 func (d *Device) Err() error {

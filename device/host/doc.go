@@ -15,6 +15,9 @@
 //     stream with Runnable and Run, or lets a seeded source pick with Step. Synchronize picks
 //     with Options.Pick until its target has completed; without one it does as in Deferred.
 //
+// With Options.Direct, gather and scatter also take registered host memory, as those of a GPU may. Both
+// kinds of devices are offered so that both ways of offloading can be tested anywhere.
+//
 // Kernels of an engine are functions enqueued with Stream.Launch that work on the slices
 // that Bytes returns. A kernel must not synchronize, run or close anything of its device.
 //

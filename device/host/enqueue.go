@@ -73,11 +73,12 @@ func (s *Stream) Copy(dst, src device.Span) error {
 	})
 }
 
-// copyBytes copies. Into device memory, which some kernel is about to read, it goes in pieces
-// that stay in the cache: a copy of a MiB and more at once is written past it.
+// copyBytes copies. Host memory, which nobody reads soon, is written past the cache. Device
+// memory, which some kernel is about to read, is written in pieces that stay in it: a copy of a MiB
+// and more at once is written past it too.
 func copyBytes(dst, src []byte, onHost bool) {
 	if onHost {
-		copy(dst, src)
+		copyPast(dst, src)
 		return
 	}
 	const piece = 256 << 10
@@ -118,6 +119,9 @@ type plane struct {
 // paged enqueues a gather or a scatter whose arguments were checked.
 func (s *Stream) paged(k Kind, span device.Span, segments []device.Segment, blocks []int) error {
 	packed, err := s.device.own(span.Mem)
+	if err == nil && packed.onHost && !s.device.options.Direct {
+		err = fmt.Errorf("%w: the packed side, %s, is host memory, and the device is not direct", device.ErrSpan, packed.owner)
+	}
 	if err != nil {
 		return s.wrap(k, err)
 	}
@@ -139,13 +143,14 @@ func (s *Stream) paged(k Kind, span device.Span, segments []device.Segment, bloc
 	return s.enqueue(&operation{
 		Op:      Op{Kind: k, Bytes: length},
 		touches: touches,
-		run:     func() { move(k == KindGather, packed.bytes[off:off+length], planes, blocks) },
+		run:     func() { move(k == KindGather, packed.onHost, packed.bytes[off:off+length], planes, blocks) },
 	})
 }
 
 // move copies between the blocks of planes and packed bytes. Consecutive blocks go in one
-// piece, which matters for small blocks such as scales.
-func move(gather bool, packed []byte, planes []plane, blocks []int) {
+// piece, which matters for small blocks such as scales. What is packed in device memory is about
+// to be copied on; slots and pools are large, and are written past the cache.
+func move(gather, onHost bool, packed []byte, planes []plane, blocks []int) {
 	for _, p := range planes {
 		pool := p.mem.bytes[p.off:]
 		for i := 0; i < len(blocks); {
@@ -156,10 +161,13 @@ func move(gather bool, packed []byte, planes []plane, blocks []int) {
 			i += n
 			bytes := int64(n) * p.block
 			piece := pool[int64(first)*p.block:][:bytes]
-			if gather {
-				copy(packed, piece)
-			} else {
-				copy(piece, packed)
+			switch next := packed[:bytes]; {
+			case !gather:
+				copyPast(piece, next)
+			case onHost:
+				copyPast(next, piece)
+			default:
+				copy(next, piece)
 			}
 			packed = packed[bytes:]
 		}

@@ -13,7 +13,7 @@ import (
 // host looks at the result after an event behind the copy. Without the Wait, this deferred
 // device would print the pool's old bytes.
 func Example() {
-	d := host.New(host.Options{Mode: host.Deferred})
+	d := host.New(host.Options{Mode: host.Deferred, Direct: true})
 	compute, _ := d.NewStream("compute")
 	pack, _ := d.NewStream("pack")
 	produced, _ := d.NewEvent()

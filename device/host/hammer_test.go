@@ -22,6 +22,7 @@ func TestHammer(t *testing.T) {
 			(*host.Device).Close,
 			func(d *host.Device) error { d.Fail(errInjected); return nil },
 		} {
+			o.Direct = true
 			d := host.New(o)
 			var users sync.WaitGroup
 			for g := range 4 {

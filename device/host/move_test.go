@@ -88,7 +88,7 @@ func TestBadArgumentsEnqueueNothing(t *testing.T) {
 	var trace []host.Entry
 	r := open(t, host.Options{Mode: host.Controlled, Trace: func(e host.Entry) { trace = append(trace, e) }})
 	other := open(t, host.Options{})
-	s, m, n, foreign := r.stream("s"), r.alloc(8), r.alloc(8), other.alloc(8)
+	s, m, n, foreign, slot := r.stream("s"), r.alloc(8), r.alloc(8), other.alloc(8), r.register(make([]byte, 8))
 	pool := []device.Segment{{Mem: m, BlockBytes: 4, Blocks: 2}}
 	for _, c := range []struct {
 		name string
@@ -101,6 +101,8 @@ func TestBadArgumentsEnqueueNothing(t *testing.T) {
 		{"gather twice", s.Gather(all(n), pool, []int{1, 1}), device.ErrSpan},
 		{"gather to another device", s.Gather(all(foreign), pool, []int{1, 0}), device.ErrForeign},
 		{"gather from another device", s.Gather(all(n), []device.Segment{{Mem: foreign, BlockBytes: 8, Blocks: 1}}, []int{0}), device.ErrForeign},
+		{"gather to host memory", s.Gather(all(slot), pool, []int{1, 0}), device.ErrSpan},
+		{"scatter from host memory", s.Scatter(pool, []int{1, 0}, all(slot)), device.ErrSpan},
 		{"scatter too short", s.Scatter(pool, []int{0}, all(n)), device.ErrSpan},
 		{"launch of nothing", s.Launch("k", nil), host.ErrKernel},
 		{"launch on another device", s.Launch("k", func() {}, foreign), device.ErrForeign},

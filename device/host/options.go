@@ -36,6 +36,9 @@ type Options struct {
 	Mode Mode
 	// Memory bounds what Alloc gives out, in bytes; 0 is no bound. Registered host memory is not counted.
 	Memory int64
+	// Direct makes Gather and Scatter reach registered host memory: see device.DirectDevice. Without it
+	// they refuse it.
+	Direct bool
 	// Pick orders what Synchronize and Close run in controlled mode. It is used by one goroutine at a time.
 	Pick Picker
 	// Fault is asked at every call and at every run of an operation; an error makes that call or that run fail.

@@ -194,7 +194,7 @@ func TestAnyScheduleOfAFencedPipeline(t *testing.T) {
 						d.Step(rng)
 					}
 				}
-				got := pipeline(t, host.Options{Mode: mode, Pick: rng}, steps, true, between)
+				got := pipeline(t, host.Options{Mode: mode, Direct: true, Pick: rng}, steps, true, between)
 				if want := sequential(steps); fmt.Sprint(got) != fmt.Sprint(want) {
 					rt.Fatalf("got\n%v\nwant\n%v", got, want)
 				}
@@ -208,7 +208,7 @@ func TestUnfencedPipelineDiffers(t *testing.T) {
 	wrong := 0
 	for seed := range 100 {
 		steps := rapid.SliceOfN(rapid.Custom(drawStep), 10, 10).Example(seed)
-		o := host.Options{Mode: host.Controlled, Pick: rand.New(rand.NewPCG(uint64(seed), 0))}
+		o := host.Options{Mode: host.Controlled, Direct: true, Pick: rand.New(rand.NewPCG(uint64(seed), 0))}
 		got := pipeline(t, o, steps, false, func(*host.Device) {})
 		if fmt.Sprint(got) != fmt.Sprint(sequential(steps)) {
 			wrong++
@@ -224,7 +224,7 @@ func TestUnfencedPipelineDiffers(t *testing.T) {
 func TestSameSeedSameSchedule(t *testing.T) {
 	steps := rapid.SliceOfN(rapid.Custom(drawStep), 30, 30).Example(5)
 	schedule := func(seed uint64) (ops []string) {
-		o := host.Options{Mode: host.Controlled, Pick: rand.New(rand.NewPCG(seed, 0)), Trace: func(e host.Entry) {
+		o := host.Options{Mode: host.Controlled, Direct: true, Pick: rand.New(rand.NewPCG(seed, 0)), Trace: func(e host.Entry) {
 			if e.Phase == host.Started {
 				ops = append(ops, e.Op.String())
 			}

@@ -16,7 +16,7 @@ const (
 	// FenceStream gets streams and staging ready, makes the slots known to the device, and then
 	// makes the stream that touches blocks wait for the fence, before anything else.
 	FenceStream
-	// Enqueue puts the copies of one slot on the streams.
+	// Enqueue puts the copies of one slot on the streams: two, or on a direct device one.
 	Enqueue
 	// AwaitSource waits until the gather of one slot has completed.
 	AwaitSource
@@ -74,7 +74,7 @@ type Result struct {
 	// Launched of Enqueue, also with an error: work that touches slots or blocks may run from now on.
 	Launched bool
 	// PackErr and CopyErr of DrainStreams: why the stream that touches blocks, or the one that touches
-	// slots, could not be fenced.
+	// slots, could not be fenced. On a direct device it is one stream, and CopyErr is nil.
 	PackErr, CopyErr error
 }
 

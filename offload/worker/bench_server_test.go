@@ -14,33 +14,12 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/server"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
-	"github.com/holdfast-kv/holdfast/offload"
 	"github.com/holdfast-kv/holdfast/offload/dense"
 	"github.com/holdfast-kv/holdfast/offload/store"
 )
 
-// asked gives a server's loads the pin that the scheduler half would take.
-type asked struct {
-	offload.Transfers
-	lookups offload.Lookups
-}
-
-func (a asked) Pool() []byte { return a.Transfers.(Pooled).Pool() }
-func (a asked) BeginLoad(ctx context.Context, r offload.Request, rg offload.Range) (offload.Ticket, []offload.Slot, bool, error) {
-	if err := a.lookups.Start(ctx, r, rg.To); err != nil {
-		return nil, nil, false, err
-	}
-	for answered := false; !answered; {
-		var err error
-		if _, answered, err = a.lookups.Answer(ctx, r.ID); err != nil {
-			return nil, nil, false, err
-		}
-	}
-	return a.Transfers.BeginLoad(ctx, r, rg)
-}
-
 // openServer is a store on a server in this process, over its socket and shared memory.
-func openServer(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers {
+func openServer(b *testing.B, spec dense.Spec, bytes int64) looker {
 	name, err := spec.Namespace()
 	fatal(b, err)
 	dir := b.TempDir()

@@ -25,12 +25,12 @@ const (
 )
 
 // benchRank is a worker half on a concurrent device, with chunks of 1 MiB in blocks of 16 KiB.
-func benchRank(b *testing.B, open opener, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool) {
+func benchRank(b *testing.B, direct bool, open opener, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool, looker) {
 	spec := dense.Spec{
 		Model: "bench", Family: dense.GQA, Layers: 4, KVHeads: 4, HeadDim: 128, KVDType: kv.BFloat16,
 		BlockSize: benchBlock, ChunkTokens: benchChunk, TensorParallel: 1,
 	}
-	dev := host.New(host.Options{})
+	dev := host.New(host.Options{Direct: direct})
 	compute, err := dev.NewStream("compute")
 	fatal(b, err)
 	tensors, err := spec.Tensors()
@@ -46,7 +46,8 @@ func benchRank(b *testing.B, open opener, last chan struct{}) (*Worker, *dense.L
 	}
 	layout, err := dense.New(spec, pools)
 	fatal(b, err)
-	st := signalled{open(b, spec, layout.ChunkBytes(benchChunk)), last}
+	opened := open(b, spec, layout.ChunkBytes(benchChunk))
+	st := signalled{opened, last}
 	w, err := New(Config{Layout: layout, Device: dev, Compute: compute, Store: st})
 	fatal(b, err)
 	b.Cleanup(func() {
@@ -57,7 +58,7 @@ func benchRank(b *testing.B, open opener, last chan struct{}) (*Worker, *dense.L
 		fatal(b, compute.Close())
 		fatal(b, dev.Close())
 	})
-	return w, layout, pools
+	return w, layout, pools, opened
 }
 
 func fatal(b *testing.B, err error) {
@@ -73,10 +74,11 @@ type fixedStore struct {
 	bytes  int64
 }
 
-func (f *fixedStore) ChunkSize() int    { return benchChunk }
-func (f *fixedStore) ChunkBytes() int64 { return f.bytes }
-func (f *fixedStore) Pool() []byte      { return f.memory }
-func (f *fixedStore) Close() error      { return nil }
+func (f *fixedStore) ChunkSize() int                  { return benchChunk }
+func (f *fixedStore) ChunkBytes() int64               { return f.bytes }
+func (f *fixedStore) Pool() []byte                    { return f.memory }
+func (f *fixedStore) Close() error                    { return nil }
+func (f *fixedStore) look(offload.Request, int) error { return nil }
 func (f *fixedStore) slots() []offload.Slot {
 	slots := make([]offload.Slot, benchChunks)
 	for i := range slots {
@@ -130,31 +132,38 @@ func wait(b *testing.B, w *Worker, last chan struct{}) {
 	}
 }
 
-// twoCopies returns the time of copying the bytes of a transfer twice by plain copy: pool to
-// staging to slot, or back.
-func twoCopies(load bool, pools []dense.Pool, staging, slots []byte) time.Duration {
+// byChunks returns the time of copying the bytes of a transfer by plain copy: pool to staging to
+// slot, or back; without staging pool to slot, or back.
+func byChunks(load bool, pools []dense.Pool, staging, slots []byte) time.Duration {
 	start := time.Now()
 	const chunk = 1 << 20
 	for i := range benchChunks {
-		pool := host.Bytes(pools[i%len(pools)].Segment.Mem)[i/len(pools)*chunk:][:chunk]
-		cell, slot := staging[i%2*chunk:][:chunk], slots[i*chunk:][:chunk]
+		from, to := host.Bytes(pools[i%len(pools)].Segment.Mem)[i/len(pools)*chunk:][:chunk], slots[i*chunk:][:chunk]
 		if load {
-			pool, slot = slot, pool
+			from, to = to, from
 		}
-		copy(cell, pool)
-		copy(slot, cell)
+		if staging != nil {
+			cell := staging[i%2*chunk:][:chunk]
+			copy(cell, from)
+			from = cell
+		}
+		copy(to, from)
 	}
 	return time.Since(start)
 }
 
-// byBlocks is twoCopies in the pieces that the pools have: what one processor can do at best
+// byBlocks is byChunks in the pieces that the pools have: what one processor can do at best
 // with these blocks.
 func byBlocks(load bool, layout *dense.Layout, blocks []int, staging, slots []byte) time.Duration {
 	start := time.Now()
 	const chunk, perChunk = 1 << 20, benchChunk / benchBlock
 	for i := range benchChunks {
-		cell, slot := staging[i%2*chunk:][:chunk], slots[i*chunk:][:chunk]
-		if load {
+		slot := slots[i*chunk:][:chunk]
+		cell := slot
+		if staging != nil {
+			cell = staging[i%2*chunk:][:chunk]
+		}
+		if load && staging != nil {
 			copy(cell, slot)
 		}
 		rest := cell
@@ -170,7 +179,7 @@ func byBlocks(load bool, layout *dense.Layout, blocks []int, staging, slots []by
 				rest = rest[g.BlockBytes:]
 			}
 		}
-		if !load {
+		if !load && staging != nil {
 			copy(slot, cell)
 		}
 	}
@@ -186,14 +195,25 @@ func touch(b []byte) []byte {
 	return b
 }
 
-type opener func(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers
+// looker is a store that can be asked, and so pins what a load then reads. That is the scheduler
+// half's doing, steps before the load, and no part of its time.
+type looker interface {
+	offload.Transfers
+	look(r offload.Request, end int) error
+}
 
-// benchmarkTransfers measures with blocks that lie side by side, as in a fresh pool, and with
-// scattered ones. It reports the time of two plain copies of the same bytes as a ratio to
-// the time of the transfer, memory being what the store's is, once with copies of whole chunks and once with copies of blocks.
+type opener func(b *testing.B, spec dense.Spec, bytes int64) looker
+
+// benchmarkTransfers measures on a device that reaches the slots and on one with staging, with
+// blocks that lie side by side, as in a fresh pool, and with scattered ones. It reports the
+// time of plain copies of the same bytes as a ratio to the time of the transfer: one copy on the
+// direct device, two where there is staging, once of whole chunks and once of blocks, in memory of the store's kind.
 func benchmarkTransfers(b *testing.B, load bool, open opener, memory func(b *testing.B, bytes int) []byte) {
-	b.Run("consecutive", func(b *testing.B) { benchmarkBlocks(b, load, 1, open, memory) })
-	b.Run("scattered", func(b *testing.B) { benchmarkBlocks(b, load, 7, open, memory) })
+	for _, way := range []string{"direct", "staged"} {
+		for order, stride := range map[string]int{"consecutive": 1, "scattered": 7} {
+			b.Run(way+"/"+order, func(b *testing.B) { benchmarkBlocks(b, load, way == "direct", stride, open, memory) })
+		}
+	}
 }
 
 // privateMemory is memory as a store in this process has it.
@@ -207,9 +227,9 @@ func sharedMemory(b *testing.B, bytes int) []byte {
 	return mem
 }
 
-func benchmarkBlocks(b *testing.B, load bool, stride int, open opener, memory func(b *testing.B, bytes int) []byte) {
+func benchmarkBlocks(b *testing.B, load, direct bool, stride int, open opener, memory func(b *testing.B, bytes int) []byte) {
 	last := make(chan struct{}, 1)
-	w, layout, pools := benchRank(b, open, last)
+	w, layout, pools, store := benchRank(b, direct, open, last)
 	if layout.ChunkBytes(benchChunk) != 1<<20 {
 		b.Fatalf("chunks of %d bytes", layout.ChunkBytes(benchChunk))
 	}
@@ -218,7 +238,11 @@ func benchmarkBlocks(b *testing.B, load bool, stride int, open opener, memory fu
 		blocks[i] = i * stride % benchBlocks // distinct, since stride and benchBlocks have no factor in common
 	}
 	tokens := make([]uint32, benchChunks*benchChunk)
-	staging, slots := touch(make([]byte, 2<<20)), touch(memory(b, benchChunks<<20))
+	slots := touch(memory(b, benchChunks<<20))
+	var staging []byte
+	if !direct {
+		staging = touch(make([]byte, 2<<20))
+	}
 	// The least of each: other programs on the machine only ever add.
 	const forever = time.Duration(1 << 62)
 	moved, limit, blockLimit := forever, forever, forever
@@ -226,6 +250,9 @@ func benchmarkBlocks(b *testing.B, load bool, stride int, open opener, memory fu
 	run := func(asLoad bool) time.Duration {
 		n++
 		op := transfer.ID{Request: "bench", Generation: n}
+		if asLoad {
+			fatal(b, store.look(offload.Request{ID: op.Request, Tokens: tokens}, len(tokens)))
+		}
 		start := time.Now()
 		if asLoad {
 			w.Start(&offload.Meta{Loads: []offload.LoadSpec{{Op: op, Tokens: tokens, To: len(tokens), Blocks: blocks}}})
@@ -240,14 +267,14 @@ func benchmarkBlocks(b *testing.B, load bool, stride int, open opener, memory fu
 	if load {
 		run(true)
 	}
-	twoCopies(load, pools, staging, slots)
+	byChunks(load, pools, staging, slots)
 	b.SetBytes(benchChunks << 20)
 	for b.Loop() {
 		if !load {
 			fresh()
 		}
 		moved = min(moved, run(load))
-		limit = min(limit, twoCopies(load, pools, staging, slots))
+		limit = min(limit, byChunks(load, pools, staging, slots))
 		blockLimit = min(blockLimit, byBlocks(load, layout, blocks, staging, slots))
 	}
 	b.ReportMetric(float64(limit)/float64(moved), "ratio")
@@ -255,31 +282,31 @@ func benchmarkBlocks(b *testing.B, load bool, stride int, open opener, memory fu
 	b.ReportMetric((benchChunks<<20)/moved.Seconds()/1e9, "GB/s")
 }
 
-func openFixed(_ *testing.B, _ dense.Spec, bytes int64) offload.Transfers {
+func openFixed(_ *testing.B, _ dense.Spec, bytes int64) looker {
 	return &fixedStore{memory: touch(make([]byte, benchChunks*bytes)), bytes: bytes}
 }
 
 func BenchmarkSave(b *testing.B) { benchmarkTransfers(b, false, openFixed, privateMemory) }
 func BenchmarkLoad(b *testing.B) { benchmarkTransfers(b, true, openFixed, privateMemory) }
 
-// pinned gives a local store's loads the pin that the scheduler half would take.
-type pinned struct {
+// asked is a store beside its lookups.
+type asked struct {
 	offload.Transfers
-	local *store.Local
+	lookups offload.Lookups
 }
 
-func (p pinned) Pool() []byte { return p.local.Pool() }
-func (p pinned) BeginLoad(ctx context.Context, r offload.Request, rg offload.Range) (offload.Ticket, []offload.Slot, bool, error) {
-	if err := p.local.Start(ctx, r, rg.To); err != nil {
-		return nil, nil, false, err
+func (a asked) Pool() []byte { return a.Transfers.(Pooled).Pool() }
+
+// look asks until there is an answer.
+func (a asked) look(r offload.Request, end int) error {
+	err := a.lookups.Start(context.Background(), r, end)
+	for answered := false; err == nil && !answered; {
+		_, answered, err = a.lookups.Answer(context.Background(), r.ID)
 	}
-	if _, _, err := p.local.Answer(ctx, r.ID); err != nil {
-		return nil, nil, false, err
-	}
-	return p.Transfers.BeginLoad(ctx, r, rg)
+	return err
 }
 
-func openLocal(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers {
+func openLocal(b *testing.B, spec dense.Spec, bytes int64) looker {
 	name, err := spec.Namespace()
 	fatal(b, err)
 	local, err := store.NewLocal(store.LocalConfig{
@@ -289,7 +316,7 @@ func openLocal(b *testing.B, spec dense.Spec, bytes int64) offload.Transfers {
 	rank, err := local.Rank(0)
 	fatal(b, err)
 	b.Cleanup(func() { fatal(b, rank.Close()); fatal(b, local.Close()) })
-	return pinned{rank, local}
+	return asked{rank, local}
 }
 
 func BenchmarkSaveToLocalStore(b *testing.B)   { benchmarkTransfers(b, false, openLocal, privateMemory) }

@@ -194,13 +194,15 @@ func (r *rig) faultFrom(k int, kinds ...host.Kind) func() bool {
 }
 
 // TestInvariant08OneTerminalHoweverItEnds lets each call of device and store fail in turn.
-func TestInvariant08OneTerminalHoweverItEnds(t *testing.T) {
+func TestInvariant08OneTerminalHoweverItEnds(t *testing.T) { ways(t, oneTerminal) }
+
+func oneTerminal(t *testing.T, direct bool) {
 	for name, arm := range faults {
 		t.Run(name, func(t *testing.T) {
 			k := 1
 			for fired := true; fired; k++ {
 				t.Run(fmt.Sprint(k), func(t *testing.T) {
-					r := newRig(t, host.Options{Mode: host.Controlled}, nil)
+					r := newRig(t, host.Options{Mode: host.Controlled, Direct: direct}, nil)
 					s := r.stepped()
 					w := newWorkload(r)
 					hit := arm(r, k)
@@ -241,7 +243,7 @@ func TestInvariant08OnThreads(t *testing.T) {
 	for name, arm := range faults {
 		t.Run(name, func(t *testing.T) {
 			for k := 1; k <= 60; k += 3 {
-				r := newRig(t, host.Options{}, nil)
+				r := newRig(t, host.Options{Direct: k%2 == 0}, nil)
 				w, err := New(r.cfg)
 				check(t, err)
 				load := newWorkload(r)
@@ -285,7 +287,7 @@ func TestInvariant08OnThreads(t *testing.T) {
 func TestCloseRacesWithEverything(t *testing.T) {
 	const rounds, steps = 40, 8
 	for round := range rounds {
-		r := newRig(t, host.Options{}, func(c *Config) { c.Offload.SaveWorkers, c.Offload.LoadWorkers = 2, 2 })
+		r := newRig(t, host.Options{Direct: round%2 == 1}, func(c *Config) { c.Offload.SaveWorkers, c.Offload.LoadWorkers = 2, 2 })
 		for end := 8; end <= 24; end += 8 {
 			r.put(50, end, make([]byte, r.store.size))
 		}
@@ -343,7 +345,7 @@ func TestCloseRacesWithEverything(t *testing.T) {
 func TestAnyOrderGivesTheSameBytes(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		r := newRig(t, host.Options{Mode: host.Controlled}, func(c *Config) {
+		r := newRig(t, host.Options{Mode: host.Controlled, Direct: rng.IntN(2) == 1}, func(c *Config) {
 			c.Offload.SaveWorkers, c.Offload.LoadWorkers, c.Offload.StagingChunks = 1+rng.IntN(3), 1+rng.IntN(2), 1+rng.IntN(3)
 		})
 		s := r.stepped()

@@ -19,10 +19,13 @@ func TestInvariant18WaitIsFirstOnThePackStream(t *testing.T) {
 			s := saveOf("a", i, 0, 32, seq(0, 8))
 			play(&offload.Meta{Saves: []offload.SaveSpec{s}})
 		}
-		transfers := 0
+		transfers, each := 0, 11 // the fence, 4 × gather and record, 2 × wait for a staging cell
+		if r.dev.Direct() {
+			each = 9
+		}
 		for i, op := range r.trace.of(host.Enqueued, "save pack") {
 			fence := op.Kind == host.KindWait && op.After.Stream == "compute"
-			if first := i%11 == 0; first != fence { // the fence, 4 × gather and record, 2 × wait for a staging cell
+			if first := i%each == 0; first != fence {
 				t.Errorf("operation %d of the pack stream is %v", i, op)
 			}
 			if fence {
@@ -283,8 +286,10 @@ func TestNoPackStreamIsAnError(t *testing.T) {
 	r.end()
 }
 
-func TestInvariant47CommitFollowsTheCopies(t *testing.T) {
-	r := newRig(t, host.Options{Mode: host.Controlled}, nil)
+func TestInvariant47CommitFollowsTheCopies(t *testing.T) { ways(t, commitFollows) }
+
+func commitFollows(t *testing.T, direct bool) {
+	r := newRig(t, host.Options{Mode: host.Controlled, Direct: direct}, nil)
 	s := r.stepped()
 	r.write(1, seq(0, 8)...)
 	save := saveOf("a", 1, 0, 32, seq(0, 8))
@@ -298,8 +303,12 @@ func TestInvariant47CommitFollowsTheCopies(t *testing.T) {
 		return n
 	}
 	r.store.fault = func(call string) error {
-		if call == "commit" && finished("save copy", host.KindCopy) != 4 {
-			t.Errorf("commit after %d of 4 copies", finished("save copy", host.KindCopy))
+		copies := finished("save copy", host.KindCopy)
+		if direct {
+			copies = finished("save pack", host.KindGather)
+		}
+		if call == "commit" && copies != 4 {
+			t.Errorf("commit after %d of 4 copies", copies)
 		}
 		return nil
 	}
@@ -322,8 +331,10 @@ func TestInvariant47CommitFollowsTheCopies(t *testing.T) {
 	r.end()
 }
 
-func TestInvariant33DeadlineStopsAndKeeps(t *testing.T) {
-	r := newRig(t, host.Options{Mode: host.Controlled}, func(c *Config) { c.Offload.Deadline = 100e9 })
+func TestInvariant33DeadlineStopsAndKeeps(t *testing.T) { ways(t, deadlineKeeps) }
+
+func deadlineKeeps(t *testing.T, direct bool) {
+	r := newRig(t, host.Options{Mode: host.Controlled, Direct: direct}, func(c *Config) { c.Offload.Deadline = 100e9 })
 	s := r.stepped()
 	r.put(9, 8, make([]byte, r.store.size))
 	save, load := saveOf("a", 1, 0, 8, seq(0, 2)), loadOf("l", 9, 0, 8, seq(10, 2))
@@ -357,8 +368,10 @@ func TestInvariant33DeadlineStopsAndKeeps(t *testing.T) {
 	r.end()
 }
 
-func TestCloseWithADeviceThatHangs(t *testing.T) {
-	r := newRig(t, host.Options{}, nil)
+func TestCloseWithADeviceThatHangs(t *testing.T) { ways(t, closeHanging) }
+
+func closeHanging(t *testing.T, direct bool) {
+	r := newRig(t, host.Options{Direct: direct}, nil)
 	r.store.whole = make([]byte, 16*r.store.size)
 	r.cfg.Store = pooledStore{r.store}
 	w, err := New(r.cfg)
@@ -369,7 +382,11 @@ func TestCloseWithADeviceThatHangs(t *testing.T) {
 	save, load := saveOf("a", 1, 0, 32, seq(0, 8)), loadOf("l", 9, 0, 8, seq(10, 2))
 	queued := saveOf("b", 2, 0, 8, seq(0, 2))
 	w.Start(&offload.Meta{Saves: []offload.SaveSpec{save, queued}, Loads: []offload.LoadSpec{load}})
-	for len(r.trace.of(host.Enqueued, "save copy")) < 12 || len(r.trace.of(host.Enqueued, "load pack")) < 4 {
+	last, saving, loading := "save copy", 12, 4
+	if direct { // the fence, and for each slot a copy and a record
+		last, saving, loading = "save pack", 9, 3
+	}
+	for len(r.trace.of(host.Enqueued, last)) < saving || len(r.trace.of(host.Enqueued, "load pack")) < loading {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -387,8 +404,12 @@ func TestCloseWithADeviceThatHangs(t *testing.T) {
 	if len(out.load) != 0 || len(r.store.open) != 1 || r.store.count("abort quiet=false") != 1 {
 		t.Errorf("%v, %d tickets, %v", out.load, len(r.store.open), r.store.calls)
 	}
-	if got, want := w.Stats().QuarantinedBytes, 2*2*r.store.size; got != want {
-		t.Errorf("%d bytes quarantined, want both buffers, %d", got, want)
+	want := 2 * 2 * r.store.size // both staging buffers
+	if direct {
+		want = 5 * r.store.size // the slots of both transfers
+	}
+	if got := w.Stats().QuarantinedBytes; got != want {
+		t.Errorf("%d bytes quarantined, want %d", got, want)
 	}
 	registered := false
 	for _, h := range r.dev.Holdings() {

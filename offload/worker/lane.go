@@ -27,7 +27,8 @@ type shared struct {
 	dev    device.Device
 	store  offload.Transfers
 	host   hostMemory
-	cells  int // staging cells of a lane
+	direct bool // gathers and scatters reach the slots: there is no staging
+	cells  int  // staging cells of a lane
 	now    func() time.Time
 	log    *slog.Logger
 	// books calls f with the books of the rank, alone.
@@ -56,17 +57,20 @@ func (q *quarantine) size() (bytes int64, any bool) {
 }
 
 // lane is the transfer state of one copy thread: a stream that touches blocks, one that
-// touches slots, and a ring of staging cells between them. It performs the actions of one
-// transfer at a time.
+// touches slots, and a ring of staging cells between them. On a direct device the first
+// stream is all there is: it moves between blocks and slots. A lane performs the actions of
+// one transfer at a time.
 type lane struct {
 	*shared
 	load bool
 	pack device.Stream // gather or scatter
-	copy device.Stream // staging ↔ slots
+	copy device.Stream // staging ↔ slots; nil on a direct device, like buf and ring
 	buf  device.Memory
 	ring []cell
 	used int            // cells used by this transfer
 	idle []device.Event // recorded by no enqueued work
+	// provisioned says that the lane has all of the above that it needs.
+	provisioned bool
 
 	job    job
 	action Action
@@ -139,9 +143,13 @@ func (l *lane) perform(ctx context.Context, a Action, wait bool) (r Result, read
 	case Enqueue:
 		r = l.enqueue(a.Slot)
 	case AwaitSource:
-		ready, r.Err = await(ctx, l.ready[a.Slot], wait)
+		if !l.hasty() {
+			ready, r.Err = await(ctx, l.ready[a.Slot], wait)
+		}
 	case DrainStreams:
-		r, ready = l.drain(ctx, wait)
+		if !l.hasty() {
+			r, ready = l.drain(ctx, wait)
+		}
 	case Commit:
 		r.OK, r.Err = l.store.Commit(ctx, l.ticket)
 	case Abort:
@@ -201,20 +209,28 @@ func (l *lane) fence() error {
 	return nil
 }
 
-// enqueue puts both stages of a slot on their streams.
+// enqueue puts the copies of a slot on their streams.
 func (l *lane) enqueue(slot int) (r Result) {
-	first, second := l.pack, l.copy
-	if l.load {
-		first, second = second, first
-	}
-	c := &l.ring[l.used%len(l.ring)]
-	l.used++
 	ready, err := l.event()
 	if err != nil {
 		r.Err = err
 		return r
 	}
 	l.ready[slot] = ready
+	if l.direct {
+		r.Launched = true
+		r.Err = inOrder(
+			func() error { return l.move(slot, l.spans[slot]) },
+			func() error { return l.pack.Record(ready) },
+		)
+		return r
+	}
+	first, second := l.pack, l.copy
+	if l.load {
+		first, second = second, first
+	}
+	c := &l.ring[l.used%len(l.ring)]
+	l.used++
 	if c.valid && !sabotage.On(sabotage.ReuseStagingEarly) {
 		if r.Err = first.Wait(c.free); r.Err != nil {
 			return r
@@ -232,14 +248,21 @@ func (l *lane) enqueue(slot int) (r Result) {
 	return r
 }
 
+// move enqueues the gather or the scatter of a slot's blocks; packed is a staging cell, or the
+// slot itself.
+func (l *lane) move(slot int, packed device.Span) error {
+	blocks := l.job.what().chunkBlocks(l.slots[slot].Chunk)
+	if l.load {
+		return l.pack.Scatter(l.layout.Segments(), blocks, packed)
+	}
+	return l.pack.Gather(packed, l.layout.Segments(), blocks)
+}
+
 // stage enqueues one of the two copies of a slot on the stream that makes it.
 func (l *lane) stage(s device.Stream, staging device.Span, slot int) error {
-	blocks := l.job.what().chunkBlocks(l.slots[slot].Chunk)
 	switch {
-	case s == l.pack && l.load:
-		return s.Scatter(l.layout.Segments(), blocks, staging)
 	case s == l.pack:
-		return s.Gather(staging, l.layout.Segments(), blocks)
+		return l.move(slot, staging)
 	case l.load:
 		return s.Copy(staging, l.spans[slot])
 	default:
@@ -273,6 +296,9 @@ func (l *lane) event() (device.Event, error) {
 // drain waits for both streams. Afterwards no cell is in use.
 func (l *lane) drain(ctx context.Context, wait bool) (r Result, ready bool) {
 	pack, packErr := await(ctx, l.pack, wait)
+	if l.direct {
+		return Result{PackErr: packErr}, pack
+	}
 	cp, copyErr := await(ctx, l.copy, wait)
 	if !pack || !cp {
 		return r, false
@@ -283,6 +309,16 @@ func (l *lane) drain(ctx context.Context, wait bool) (r Result, ready bool) {
 		}
 	}
 	return Result{PackErr: packErr, CopyErr: copyErr}, true
+}
+
+// hasty is what removes the safety of slots on a direct device, where one copy is all that is between
+// the blocks and the store: a save then publishes them before the gather, and a load gives them back
+// before the scatter was seen to complete.
+func (l *lane) hasty() bool {
+	if !l.direct {
+		return false
+	}
+	return !l.load && sabotage.On(sabotage.SkipCopyFenceBeforeCommit) || l.load && sabotage.On(sabotage.ReuseStagingEarly)
 }
 
 // await waits for an event or a stream, or asks it. Ready is true also with an error.

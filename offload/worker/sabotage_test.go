@@ -88,11 +88,21 @@ func TestSabotageSkipLoadFence(t *testing.T) {
 	}
 }
 
-// stepwise saves four chunks through one staging cell in random order of everything, and
-// reports whether the store has the right bytes.
-func stepwise(t *testing.T, seed uint64) bool {
+// runSlow is run for a device that is slower than the worker half.
+func (r *rig) runSlow(s *Stepped, rng *rand.Rand, out *outputs) {
+	for !s.Idle() {
+		if moved := s.Step(rng.IntN(s.Lanes())); !moved && rng.IntN(4) == 0 {
+			r.dev.Step(rng)
+		}
+		out.add(s.Poll(1))
+	}
+}
+
+// stepwise saves four chunks, through one staging cell or directly, in random order of
+// everything, and reports whether the store has the right bytes.
+func stepwise(t *testing.T, seed uint64, direct bool) bool {
 	rng := rand.New(rand.NewPCG(seed, 3))
-	r := newRig(t, host.Options{Mode: host.Controlled}, func(c *Config) { c.Offload.StagingChunks = 1 })
+	r := newRig(t, host.Options{Mode: host.Controlled, Direct: direct}, func(c *Config) { c.Offload.StagingChunks = 1 })
 	// One pool, so that a copy that outlives its transfer is no freed registration.
 	r.store.whole = make([]byte, 16*r.store.size)
 	r.cfg.Store = pooledStore{r.store}
@@ -101,7 +111,7 @@ func stepwise(t *testing.T, seed uint64) bool {
 	save := saveOf("a", 1, 0, 32, seq(0, 8))
 	s.Start(&offload.Meta{Saves: []offload.SaveSpec{save}})
 	out := newOutputs()
-	r.runFaulty(s, rng, out)
+	r.runSlow(s, rng, out)
 	if d := out.oneSave(t, save.Op); d.Outcome != transfer.Succeeded {
 		t.Errorf("%+v", d)
 	}
@@ -119,15 +129,66 @@ func stepwise(t *testing.T, seed uint64) bool {
 }
 
 func TestSabotageReuseStagingEarly(t *testing.T) {
-	if n := wrong(t, 40, func(seed uint64) bool { return stepwise(t, seed) }, sabotage.ReuseStagingEarly); n == 0 {
+	if n := wrong(t, 40, func(seed uint64) bool { return stepwise(t, seed, false) }, sabotage.ReuseStagingEarly); n == 0 {
 		t.Error("nothing notices that staging is reused early")
 	}
 }
 
-func TestSabotageSkipCopyFenceBeforeCommit(t *testing.T) {
-	if n := wrong(t, 40, func(seed uint64) bool { return stepwise(t, seed) }, sabotage.SkipCopyFenceBeforeCommit); n == 0 {
-		t.Error("nothing notices that a save is published before its copies")
+// stepwiseLoad loads four chunks directly in random order of everything, from slots that the store
+// fills anew when it is told that the load has ended, and reports whether the blocks have the right bytes.
+func stepwiseLoad(t *testing.T, seed uint64) bool {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	r := newRig(t, host.Options{Mode: host.Controlled, Direct: true}, nil)
+	r.store.whole = make([]byte, 16*r.store.size)
+	r.cfg.Store = reusingStore{pooledStore{r.store}}
+	s := r.stepped()
+	for end := 8; end <= 32; end += 8 {
+		slot := r.store.slot()
+		copy(slot, r.object(end, seq(0, 2)...))
+		r.put(1, end, slot)
 	}
+	load := loadOf("a", 1, 0, 32, seq(10, 8))
+	s.Start(&offload.Meta{Loads: []offload.LoadSpec{load}})
+	out := newOutputs()
+	r.runSlow(s, rng, out)
+	if d := out.oneLoad(t, load.Op); !d.OK {
+		t.Errorf("%+v", d)
+	}
+	for len(r.dev.Runnable()) > 0 {
+		r.dev.Step(rng)
+	}
+	ok := true
+	for end := 8; end <= 32; end += 8 {
+		ok = ok && bytes.Equal(r.held(seq(8+end/4, 2)...), r.object(end, seq(0, 2)...))
+	}
+	check(t, s.Close())
+	r.end()
+	return ok
+}
+
+// reusingStore gives the memory of slots that were read to something else at once.
+type reusingStore struct{ pooledStore }
+
+func (s reusingStore) EndLoad(ctx context.Context, t offload.Ticket) error {
+	for _, slot := range t.(*memTicket).slots {
+		clear(slot.Mem)
+	}
+	return s.pooledStore.EndLoad(ctx, t)
+}
+
+// TestSabotageReuseSlotsEarly: on a direct device the slots are what a copy reads to its end.
+func TestSabotageReuseSlotsEarly(t *testing.T) {
+	if n := wrong(t, 40, func(seed uint64) bool { return stepwiseLoad(t, seed) }, sabotage.ReuseStagingEarly); n <= 20 {
+		t.Errorf("only %d of 40 loads read slots that were given back", n)
+	}
+}
+
+func TestSabotageSkipCopyFenceBeforeCommit(t *testing.T) {
+	ways(t, func(t *testing.T, direct bool) {
+		if n := wrong(t, 40, func(seed uint64) bool { return stepwise(t, seed, direct) }, sabotage.SkipCopyFenceBeforeCommit); n == 0 {
+			t.Error("nothing notices that a save is published before its copies")
+		}
+	})
 }
 
 func TestSabotageDoubleTerminal(t *testing.T) {

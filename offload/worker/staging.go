@@ -10,12 +10,13 @@ import (
 // provision creates what the lane lacks of streams and staging. It lacks all at the
 // beginning and after a quarantine.
 func (l *lane) provision() error {
-	if l.ring != nil {
+	if l.provisioned {
 		return nil
 	}
 	if err := l.create(); err != nil {
 		return errors.Join(err, l.dispose())
 	}
+	l.provisioned = true
 	return nil
 }
 
@@ -26,6 +27,9 @@ func (l *lane) create() (err error) {
 	}
 	if l.pack, err = l.dev.NewStream(name + " pack"); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoPackStream, err)
+	}
+	if l.direct {
+		return nil
 	}
 	if l.copy, err = l.dev.NewStream(name + " copy"); err != nil {
 		return fmt.Errorf("create the copy stream: %w", err)
@@ -64,7 +68,7 @@ func (l *lane) dispose() (err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}
-	l.idle, l.ring, l.buf, l.pack, l.copy = nil, nil, nil, nil, nil
+	l.idle, l.ring, l.buf, l.pack, l.copy, l.provisioned = nil, nil, nil, nil, nil, false
 	return err
 }
 
@@ -73,9 +77,13 @@ func (l *lane) dispose() (err error) {
 // provisioned anew for the next transfer. Streams can be closed, as what is enqueued on them
 // runs all the same.
 func (l *lane) abandon() {
-	l.lost.keep(l.buf.Bytes(), l.buf, l.ring, l.own, l.ready, l.slots, l.ticket, l.job)
-	l.log.Error("staging is quarantined: the device did not prove that it is done with it",
-		"rank", l.rank, "op", l.job.what().op.String(), "bytes", l.buf.Bytes())
+	bytes, what := int64(len(l.slots))*l.job.what().slotBytes, "slots"
+	if !l.direct {
+		bytes, what = l.buf.Bytes(), "staging"
+	}
+	l.lost.keep(bytes, l.buf, l.ring, l.own, l.ready, l.slots, l.ticket, l.job)
+	l.log.Error("memory is quarantined: the device did not prove that it is done with it",
+		"rank", l.rank, "op", l.job.what().op.String(), "memory", what, "bytes", bytes)
 	l.ring, l.buf, l.own, l.ready = nil, nil, nil, nil
 	if err := l.dispose(); err != nil {
 		l.log.Warn("could not close streams", "rank", l.rank, "err", err)

@@ -15,7 +15,7 @@ type Stats struct {
 	SavesPending, LoadsPending int
 	SavesQueued, LoadsQueued   int
 	// QuarantinedBytes is staging that is lost for the life of the process since nothing proved that the device
-	// is done with it.
+	// is done with it. On a direct device it is the slots, which the store keeps for as long.
 	QuarantinedBytes int64
 }
 

@@ -12,12 +12,22 @@ import (
 	"github.com/holdfast-kv/holdfast/transfer"
 )
 
-// modes runs a test on a device of each mode; play dispatches metadata and returns the
-// reports when all is done.
+// ways runs a test on a device with staging and on a direct one.
+func ways(t *testing.T, test func(t *testing.T, direct bool)) {
+	t.Run("staged", func(t *testing.T) { test(t, false) })
+	t.Run("direct", func(t *testing.T) { test(t, true) })
+}
+
+// modes runs a test on a device of each mode, with staging and direct; play dispatches metadata
+// and returns the reports when all is done.
 func modes(t *testing.T, change func(*Config), test func(t *testing.T, r *rig, play func(*offload.Meta) *outputs)) {
+	ways(t, func(t *testing.T, direct bool) { modesOf(t, direct, change, test) })
+}
+
+func modesOf(t *testing.T, direct bool, change func(*Config), test func(t *testing.T, r *rig, play func(*offload.Meta) *outputs)) {
 	for _, mode := range []host.Mode{host.Concurrent, host.Deferred} {
 		t.Run(mode.String(), func(t *testing.T) {
-			r := newRig(t, host.Options{Mode: mode}, change)
+			r := newRig(t, host.Options{Mode: mode, Direct: direct}, change)
 			w, err := New(r.cfg)
 			check(t, err)
 			test(t, r, func(m *offload.Meta) *outputs { w.Start(m); return r.drain(w) })
@@ -27,7 +37,7 @@ func modes(t *testing.T, change func(*Config), test func(t *testing.T, r *rig, p
 		})
 	}
 	t.Run("controlled", func(t *testing.T) {
-		r := newRig(t, host.Options{Mode: host.Controlled}, change)
+		r := newRig(t, host.Options{Mode: host.Controlled, Direct: direct}, change)
 		s := r.stepped()
 		test(t, r, func(m *offload.Meta) *outputs { s.Start(m); return r.run(s) })
 		check(t, s.Check())
