@@ -235,8 +235,8 @@ func (c *conn) refused(m *message, err error) {
 		c.malformed("payload", err, "op", m.row.name)
 		return
 	}
-	if errors.Is(err, errFull) || errors.Is(err, errDraining) {
-		return // logged where it was found, or once for all
+	if errors.Is(err, errFull) || errors.Is(err, errDraining) || errors.Is(err, errGivenUp) {
+		return // logged where it was found, or once for all, or as it should be
 	}
 	c.s.say.log(c.s.cfg.Now(), func(n int) {
 		c.log.Warn("request not served", "op", m.row.name, "reason", err, "not_logged", n)

@@ -15,6 +15,7 @@ var (
 	// errDraining is wrapped for one that comes too late.
 	errFull     = fmt.Errorf("%w: no memory", errRefused)
 	errDraining = fmt.Errorf("%w: the server is shutting down", errRefused)
+	errGivenUp  = fmt.Errorf("%w: the client gave the store up", errRefused)
 	errBusy     = fmt.Errorf("%w: the requests that are being read take all the memory that is for them", errRefused)
 
 	errTooMany  = fmt.Errorf("%w: too many frames", lmcache.ErrMalformed)

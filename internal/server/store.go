@@ -141,6 +141,10 @@ func serveCommitStore(c *conn, x *scratch, m *message) (result, error) {
 
 var emptyBin = []byte{0xc4, 0x00}
 
+// leastTensors is less than the pickle of one tensor takes, and more than that of none: with
+// it a client gives up the store that it has prepared.
+const leastTensors = 64
+
 // receiveStore reads a pickled store of size bytes from data into slots of the server's own.
 // What is left to do needs no more data.
 func receiveStore(c *conn, x *scratch, m *message, data io.Reader, size int64) (step, error) {
@@ -152,7 +156,10 @@ func receiveStore(c *conn, x *scratch, m *message, data io.Reader, size int64) (
 	if c.s.shared() {
 		// What it prepared it does not write, or not any more. A lost instance may say so too:
 		// it is the proof that its quarantine waits for.
-		cached.Abort(c.s.closing(w, storeOf(rank, r)), rank, r, true)
+		gaveUp := cached.Abort(c.s.closing(w, storeOf(rank, r)), rank, r, true)
+		if gaveUp && size < leastTensors {
+			return nil, errGivenUp
+		}
 	}
 	if err := w.live(); err != nil {
 		return nil, err

@@ -181,6 +181,9 @@ func TestGivingUpAStore(t *testing.T) {
 	if h.Status().Instances[0].Transport != "shm" {
 		t.Error("the worker counts as pickling")
 	}
+	if n := h.Status().Malformed; n != 0 {
+		t.Errorf("giving up counts as %d malformed messages", n)
+	}
 }
 
 func TestFullPoolIsACleanRefusal(t *testing.T) {
