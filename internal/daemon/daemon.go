@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,7 +82,9 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 func (d *Daemon) bind() error {
 	// A receiver that takes nothing is cut after WriteStall, a default of zmtp.
 	options := zmtp.Options{SocketType: zmtp.Router}
-	tcp := "tcp://" + net.JoinHostPort(d.cfg.Host, strconv.Itoa(d.cfg.Port))
+	// An IPv6 address may be written with its brackets or without.
+	host := strings.TrimSuffix(strings.TrimPrefix(d.cfg.Host, "["), "]")
+	tcp := "tcp://" + net.JoinHostPort(host, strconv.Itoa(d.cfg.Port))
 	l, err := zmtp.Listen(tcp, options)
 	if err != nil {
 		return fmt.Errorf("%w; choose another --port or --host", err)

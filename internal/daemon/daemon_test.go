@@ -92,6 +92,20 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// TestHostInBrackets: an address is written with brackets where a port follows, so people do
+// that here too.
+func TestHostInBrackets(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "[127.0.0.1]"} {
+		c := small(t)
+		c.Host = host
+		d := start(t, c, io.Discard)
+		if want := "tcp://127.0.0.1:"; !strings.HasPrefix(d.Endpoints()[0], want) {
+			t.Errorf("host %s: %s", host, d.Endpoints()[0])
+		}
+		stop(t, d)
+	}
+}
+
 func TestConfiguredName(t *testing.T) {
 	c := small(t)
 	c.ShmName = fmt.Sprintf("lmcache_l1_pool_test-%d", os.Getpid())
