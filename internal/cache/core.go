@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/evict"
 	"github.com/holdfast-kv/holdfast/internal/invariant"
 	"github.com/holdfast-kv/holdfast/kv"
 	"github.com/holdfast-kv/holdfast/transfer"
@@ -26,7 +27,7 @@ type core struct {
 	align int64
 
 	objs  table
-	lru   policy
+	lru   evict.Policy[ref]
 	clock uint64 // the last stamp given
 	idle  int64  // aligned bytes of settled objects that nothing pins
 
@@ -77,7 +78,7 @@ func newCore(size, align int64, mem []byte, mode VerifyMode, rate float64) *core
 		size:     size,
 		align:    align,
 		objs:     newTable(),
-		lru:      new(lru),
+		lru:      new(evict.LRU[ref]),
 		holders:  make(map[Holder]*holder),
 		requests: make(map[string]*lookup),
 		settling: make(map[*reservation]struct{}),

@@ -13,7 +13,7 @@ func (c *core) check() error {
 	return errors.Join(
 		c.ix.Check(),
 		c.ledger.Check(),
-		c.lru.check(),
+		c.lru.Check(),
 		c.checkObjects(),
 		c.checkLinks(),
 		c.checkReservations(),
@@ -52,8 +52,8 @@ func (c *core) checkObjects() error {
 		if evictable(o) {
 			evictables++
 		}
-		if evictable(o) != c.lru.contains(r) {
-			return fmt.Errorf("evictable %t, in the policy %t", evictable(o), c.lru.contains(r))
+		if evictable(o) != c.lru.Contains(r) {
+			return fmt.Errorf("evictable %t, in the policy %t", evictable(o), c.lru.Contains(r))
 		}
 		return c.checkSlot(r, o)
 	})
@@ -70,8 +70,8 @@ func (c *core) checkObjects() error {
 		return fmt.Errorf("%d keys for %d reserved and %d settled objects", len(c.objs.index), count[reserved], count[settled])
 	case stats.ReservedSlots != count[reserved] || stats.SettledSlots != count[settled]:
 		return fmt.Errorf("%d reserved and %d settled objects, but the arena has %+v", count[reserved], count[settled], stats)
-	case c.lru.len() != evictables:
-		return fmt.Errorf("%d objects in the policy, %d evictable", c.lru.len(), evictables)
+	case c.lru.Len() != evictables:
+		return fmt.Errorf("%d objects in the policy, %d evictable", c.lru.Len(), evictables)
 	case idle != c.idle:
 		return fmt.Errorf("%d bytes idle, counted %d", idle, c.idle)
 	case free+count[reserved]+count[settled]+count[condemned] != int(c.objs.used):

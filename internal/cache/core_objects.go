@@ -114,10 +114,10 @@ func evictable(o *object) bool {
 // refresh makes the policy agree with whether the object may be evicted.
 func (c *core) refresh(r ref, o *object) {
 	switch want := evictable(o); {
-	case want && !c.lru.contains(r):
-		c.lru.insert(r, o.stamp)
+	case want && !c.lru.Contains(r):
+		c.lru.Insert(r, o.stamp)
 	case !want:
-		c.lru.remove(r)
+		c.lru.Remove(r)
 	}
 }
 
@@ -125,9 +125,9 @@ func (c *core) refresh(r ref, o *object) {
 func (c *core) touch(r ref, o *object) {
 	c.clock++
 	o.stamp = c.clock
-	if c.lru.contains(r) {
-		c.lru.remove(r)
-		c.lru.insert(r, o.stamp)
+	if c.lru.Contains(r) {
+		c.lru.Remove(r)
+		c.lru.Insert(r, o.stamp)
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *core) detach(r ref, o *object) {
 		c.countSums(o, -1)
 	}
 	delete(c.objs.index, o.key)
-	c.lru.remove(r)
+	c.lru.Remove(r)
 	for child := o.child; child != 0; {
 		co := c.objs.at(child)
 		child = co.next

@@ -182,7 +182,7 @@ func (c *core) place(w Holder, rank int, r Range, claims []claim, op transfer.Op
 				}
 				budget = 4*need + c.size/16
 			}
-			victim, ok := c.lru.victim()
+			victim, ok := c.lru.Victim()
 			if !ok || budget <= 0 {
 				return false
 			}
