@@ -29,19 +29,17 @@ type engine struct {
 	client *client.Client
 	worker *client.Worker
 	memory []byte
-	next   atomic.Int64 // range in memory
-	copies chan func()  // to the one stream of copies, as an asynchronous engine has it
-	round  int          // names prompts
+	next   atomic.Int64  // range in memory
+	copies chan<- func() // to the one stream of copies, as an asynchronous engine has it
+	round  int           // names prompts
 }
 
 func newEngine(b *testing.B, p *process, o client.Options) *engine {
-	e := &engine{b: b, memory: make([]byte, engineBytes), copies: make(chan func(), 2)}
-	go func() {
-		for f := range e.copies {
-			f()
-		}
-	}()
-	b.Cleanup(func() { close(e.copies) })
+	return newEngineOn(b, p, o, processors{})
+}
+
+func newEngineOn(b *testing.B, p *process, o client.Options, on processors) *engine {
+	e := &engine{b: b, memory: make([]byte, engineBytes), copies: on.stream(b)}
 	for i := range e.memory {
 		e.memory[i] = byte(i >> 3)
 	}
@@ -167,7 +165,11 @@ func (e *engine) storeAside(k *client.Key) (bool, error) {
 		return false, err
 	}
 	memory := e.part()
-	e.stream(reply.Slots, func(i int, slot []byte) { copy(slot, chunk(memory, reply.Indices[i])) })
+	e.onStream(func() {
+		for i, s := range reply.Slots {
+			copy(e.worker.Mem(s), chunk(memory, reply.Indices[i]))
+		}
+	})
 	return e.worker.CommitStore(context.Background(), k)
 }
 
@@ -177,18 +179,20 @@ func (e *engine) loadAside(k *client.Key) (bool, error) {
 		return false, err
 	}
 	memory := e.part()
-	e.stream(reply.Slots, func(i int, slot []byte) { copy(chunk(memory, i), slot) })
+	e.onStream(func() {
+		for i, s := range reply.Slots {
+			copy(chunk(memory, i), e.worker.Mem(s))
+		}
+	})
 	return e.worker.CommitRetrieve(context.Background(), k)
 }
 
-// stream has every slot copied, and waits for it.
-func (e *engine) stream(slots []client.SlotRef, copyChunk func(i int, slot []byte)) {
+// onStream has f run on the stream of copies, and waits for it.
+func (e *engine) onStream(f func()) {
 	done := make(chan struct{})
 	e.copies <- func() {
 		defer close(done)
-		for i, s := range slots {
-			copyChunk(i, e.worker.Mem(s))
-		}
+		f()
 	}
 	<-done
 }

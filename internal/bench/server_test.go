@@ -4,12 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +40,8 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	// Said explicitly, it does not follow the processors that threads are given.
+	runtime.GOMAXPROCS(runtime.NumCPU())
 	code := m.Run()
 	if path, err := binary(); err == nil && code == 0 {
 		os.RemoveAll(filepath.Dir(path))
@@ -48,6 +54,7 @@ type process struct {
 	b        *testing.B
 	cmd      *exec.Cmd
 	endpoint string
+	http     string
 	output   bytes.Buffer
 	ready    time.Duration // from exec to the first answer
 }
@@ -59,9 +66,11 @@ func serve(b *testing.B, args ...string) *process {
 		b.Fatal(err)
 	}
 	socket := filepath.Join(b.TempDir(), "s")
-	p := &process{b: b, endpoint: "ipc://" + socket}
-	args = append([]string{"serve", "--port", "0", "--http-port", "0", "--socket", socket, "--log-level", "warn"}, args...)
+	port := freePort(b)
+	p := &process{b: b, endpoint: "ipc://" + socket, http: "http://127.0.0.1:" + port}
+	args = append([]string{"serve", "--port", "0", "--http-port", port, "--socket", socket, "--log-level", "warn"}, args...)
 	p.cmd = exec.Command(path, args...)
+	p.cmd.Env = append(os.Environ(), fmt.Sprint("GOMAXPROCS=", runtime.NumCPU()))
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	start := time.Now()
 	if err := p.cmd.Start(); err != nil {
@@ -90,6 +99,48 @@ func (p *process) answers() (*client.Client, error) {
 			return nil, fmt.Errorf("the server does not answer: %w\n%s", err, &p.output)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// freePort is one that nobody listens on.
+func freePort(b *testing.B) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return port
+}
+
+// unsummed is how many bytes wait for their checksum.
+func (p *process) unsummed() int64 {
+	reply, err := http.Get(p.http + "/status")
+	if err != nil {
+		p.b.Fatal(err)
+	}
+	defer reply.Body.Close()
+	var status struct {
+		Cache struct {
+			Bytes *int64 `json:"unsummed_bytes"`
+		} `json:"cache"`
+	}
+	if err := json.NewDecoder(reply.Body).Decode(&status); err != nil || status.Cache.Bytes == nil {
+		p.b.Fatal("no unsummed_bytes in /status: ", err)
+	}
+	return *status.Cache.Bytes
+}
+
+// quiet waits until the server has done what it had left for later: nothing is measured
+// beside that unless it is meant to be.
+func (p *process) quiet() {
+	for end := time.Now().Add(20 * time.Second); p.unsummed() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.b.Fatal("checksums are not taken")
+		}
 	}
 }
 
