@@ -53,7 +53,7 @@ func controlled(cfg Config, seed uint64, fault func(host.Call) error) Config {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	devices := make([]*host.Device, cfg.Ranks)
 	cfg.Device = func(rank int) *host.Device {
-		devices[rank] = host.New(host.Options{Mode: host.Controlled, Pick: rng, Fault: fault, Name: fmt.Sprint("host", rank)})
+		devices[rank] = host.New(host.Options{Mode: host.Controlled, Direct: rank%2 == 1, Pick: rng, Fault: fault, Name: fmt.Sprint("host", rank)})
 		return devices[rank]
 	}
 	cfg.NewHalf = func(wc worker.Config) (Half, error) {
@@ -68,7 +68,7 @@ func controlled(cfg Config, seed uint64, fault func(host.Call) error) Config {
 // deferred makes a configuration use devices on which nothing runs before somebody waits.
 func deferred(cfg Config) Config {
 	cfg.Device = func(rank int) *host.Device {
-		return host.New(host.Options{Mode: host.Deferred, Name: fmt.Sprint("host", rank)})
+		return host.New(host.Options{Mode: host.Deferred, Direct: rank%2 == 1, Name: fmt.Sprint("host", rank)})
 	}
 	return cfg
 }

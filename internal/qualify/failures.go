@@ -63,10 +63,8 @@ func eventFailure(r *row) {
 	g.end()
 }
 
-// failCopy makes the first copy of a save into the store fail when it is enqueued, behind a gather that reads the source.
-func failCopy(k *rank) *rule {
-	return k.probe.fail(1, errInjected, func(c host.Call) bool { return !c.Running && c.Kind == host.KindCopy && c.Object == saveCopy })
-}
+// failCopy makes a save fail behind a gather that reads the source.
+func failCopy(k *rank) *rule { return failBehind(k, savePack, saveCopy) }
 
 // quorum lets one rank of two fail after its gather was launched, and delays its proof.
 func quorum(r *row) {
@@ -185,7 +183,7 @@ func failedLoad(r *row) {
 	q, parked := g.admit(prompt)
 	r.demand(parked, "the known prompt does not park for a load")
 	table := slices.Clone(q.table)
-	g.ranks[1].probe.fail(1, errInjected, func(c host.Call) bool { return !c.Running && c.Kind == host.KindCopy && c.Object == loadCopy })
+	failBehind(g.ranks[1], loadPack, loadCopy)
 	m := g.dispatch()
 	g.until("the load", func() bool { return len(g.effects.Loaded)+len(g.effects.FailedLoads) > 0 })
 	r.demand(len(m.Loads) == 1 && len(g.loads[m.Loads[0].Op]) == 2 && len(g.effects.FailedLoads) == 1, "the load did not fail as a whole after both ranks had reported")
@@ -230,8 +228,8 @@ func unprovable(r *row) {
 	g.poll()
 	lost := k.worker.Stats().QuarantinedBytes
 	r.demand(g.sched.Stats().LeasedBlocks == leased && len(g.releases) == 0, "%d blocks are leased, %d came back", g.sched.Stats().LeasedBlocks, len(g.releases))
-	r.demand(lost > 0, "staging that may still be written is not in quarantine")
-	r.saw("no fence could be completed: %d blocks leased and %d staging bytes in quarantine after a day; at %v: %q", leased, lost, deadline, g.stopped)
+	r.demand(lost > 0, "memory that may still be written is not in quarantine")
+	r.saw("no fence could be completed: %d blocks leased and %d bytes in quarantine after a day; at %v: %q", leased, lost, deadline, g.stopped)
 	r.evidence["held"] = g.sched.Transfers(g.now())
 	k.probe.drop(blind)
 	g.end()

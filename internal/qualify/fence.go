@@ -13,6 +13,7 @@ import (
 const (
 	savePack = "save pack"
 	saveCopy = "save copy"
+	loadPack = "load pack"
 	loadCopy = "load copy"
 )
 
@@ -23,6 +24,16 @@ func forwards(c host.Call) bool {
 }
 
 func gathers(c host.Call) bool { return c.Running && c.Kind == host.KindGather }
+
+// failBehind makes a rank's next transfer fail when the first call is made that comes behind its gather, or for
+// a load its first launch: the second copy if there is staging, else the record.
+func failBehind(k *rank, pack, copy string) *rule {
+	kind, object := host.KindCopy, copy
+	if k.dev.Direct() {
+		kind, object = host.KindRecord, pack
+	}
+	return k.probe.fail(1, errInjected, func(c host.Call) bool { return !c.Running && c.Kind == kind && c.Object == object })
+}
 
 // on matches entries of a phase, a kind and a stream.
 func on(p host.Phase, k host.Kind, stream string) func(host.Entry) bool {

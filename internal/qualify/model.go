@@ -7,6 +7,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/holdfast-kv/holdfast/device/host"
 	"github.com/holdfast-kv/holdfast/internal/engine"
 	"github.com/holdfast-kv/holdfast/kv"
 	"github.com/holdfast-kv/holdfast/offload"
@@ -57,7 +58,10 @@ func (r *row) answers(name string, m engine.ModelConfig, ranks int) uint64 {
 	r.rigs++
 	m.Name = r.house.run + "-" + r.name
 	block := blockSize(chunk)
-	cfg := engine.Config{Model: m, Ranks: ranks, BlockSize: block, Blocks: 8 * chunk / block, PrefillTokens: chunk - chunk/4}
+	cfg := engine.Config{
+		Model: m, Ranks: ranks, BlockSize: block, Blocks: 8 * chunk / block, PrefillTokens: chunk - chunk/4,
+		Device: func(rank int) *host.Device { return host.New(r.o.device(rank)) },
+	}
 
 	alone := cfg
 	alone.NoPrefixCache, alone.PrefillTokens = true, len(prompt)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-kv/holdfast/device/host"
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 )
 
@@ -30,12 +31,23 @@ const (
 // DefaultTimeout bounds each row.
 const DefaultTimeout = 2 * time.Minute
 
+// The software devices: one packs in its own memory, from where it is copied on; the other packs into host memory.
+const (
+	hostDevice   = "host"
+	directDevice = "host-direct"
+)
+
 // Devices are the names that Options.Device may have.
-var Devices = []string{"host"}
+var Devices = []string{hostDevice, directDevice}
+
+// device says what the device of a rank is like.
+func (o *Options) device(rank int) host.Options {
+	return host.Options{Name: fmt.Sprintf("%s-%d", o.Device, rank), Direct: o.Device == directDevice}
+}
 
 // Options of a run. Zero fields are defaults.
 type Options struct {
-	Device string    // default "host", the software device
+	Device string    // one of Devices; default "host"
 	Store  StoreKind // default Local
 	// Server is the endpoint of a running server, tcp://HOST:PORT or ipc://PATH. With Store Server and no
 	// endpoint a server is started in this process.
@@ -57,7 +69,7 @@ type Options struct {
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Device == "" {
-		o.Device = Devices[0]
+		o.Device = hostDevice
 	}
 	if o.Store == "" {
 		o.Store = Local

@@ -32,11 +32,13 @@ func run(t *testing.T, o Options) Report {
 	return r
 }
 
-// TestEveryClaimHolds: with a store in this process and over a server's socket.
+// TestEveryClaimHolds: with a store in this process and over a server's socket, with staging and without.
 func TestEveryClaimHolds(t *testing.T) {
 	for name, o := range map[string]Options{
-		"local":  {Store: Local},
-		"server": {Store: Server, Seed: 7},
+		"local":          {Store: Local},
+		"server":         {Store: Server, Seed: 7},
+		"local, direct":  {Store: Local, Device: directDevice, Seed: 3},
+		"server, direct": {Store: Server, Device: directDevice},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := run(t, o)

@@ -152,7 +152,9 @@ func (g *rig) later(d time.Duration) { g.clock.Add(int64(d)) }
 
 // start sets up a rank: device, pools, worker half.
 func (g *rig) start(k *rank, cfg offload.Config) error {
-	k.dev = host.New(host.Options{Name: fmt.Sprintf("%s-%d", g.row.o.Device, k.n), Fault: k.probe.ask, Trace: k.probe.add})
+	o := g.row.o.device(k.n)
+	o.Fault, o.Trace = k.probe.ask, k.probe.add
+	k.dev = host.New(o)
 	s, err := k.dev.NewStream(computeName)
 	if err != nil {
 		return err

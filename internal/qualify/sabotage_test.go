@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 )
 
-// TestSabotagedClaimsFail: a row whose safety is gone fails, on both kinds of stores.
+// TestSabotagedClaimsFail: a row whose safety is gone fails, on both kinds of stores and of devices.
 func TestSabotagedClaimsFail(t *testing.T) {
 	for _, c := range []struct {
 		removed sabotage.Switch
@@ -22,11 +22,11 @@ func TestSabotagedClaimsFail(t *testing.T) {
 		{sabotage.FreeOnDeadline, "unprovable"},
 		{sabotage.PinNeverReleased, "failed-load"},
 	} {
-		for _, store := range []StoreKind{Local, Server} {
+		for store, device := range map[StoreKind]string{Local: directDevice, Server: hostDevice} {
 			t.Run(c.removed.String()+" "+string(store), func(t *testing.T) {
 				sabotage.Set(c.removed, true)
 				defer sabotage.Set(c.removed, false)
-				r, err := Run(t.Context(), Options{Store: store, Rows: []string{c.row}})
+				r, err := Run(t.Context(), Options{Store: store, Device: device, Rows: []string{c.row}})
 				if len(r.Rows) != 1 || r.Rows[0].Pass {
 					t.Errorf("row %s passes without its safety: %v, %+v", c.row, err, r.Rows)
 				}

@@ -93,7 +93,7 @@ func (s *sim) newRank(id int, transfers offload.Transfers) (*rank, error) {
 	}
 	r.store = newRankStore(r, transfers)
 	r.dev = host.New(host.Options{
-		Name: fmt.Sprintf("device %d", id), Mode: host.Controlled, Pick: s.choices, Fault: r.fault, Trace: r.trace,
+		Name: fmt.Sprintf("device %d", id), Mode: host.Controlled, Direct: s.direct, Pick: s.choices, Fault: r.fault, Trace: r.trace,
 	})
 	stream, err := r.dev.NewStream("compute")
 	if err != nil {

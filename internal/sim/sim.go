@@ -33,6 +33,7 @@ type sim struct {
 
 	chunk, blocks, seats, longest int
 	salts                         []string
+	direct                        bool // devices reach the slots
 	config                        offload.Config
 	now                           time.Time
 	pool                          *counted
@@ -131,6 +132,7 @@ func (s *sim) setUp() error {
 		s.config.MinLoadTokens = -1
 	}
 	s.pool = &counted{engine.NewPool(s.blocks, blockTokens, c.IntN(5) < 4), make([]int, s.blocks)}
+	s.direct = c.IntN(2) == 1
 	var err error
 	s.local, err = store.NewLocal(store.LocalConfig{
 		Model: "sim", World: s.ranks(), ChunkSize: s.chunk, ChunkBytes: int64(planes * s.chunk * tokenBytes),
@@ -153,7 +155,8 @@ func (s *sim) setUp() error {
 		}
 		s.ring = append(s.ring, r)
 	}
-	s.note("%d ranks, %d blocks, chunks of %d tokens, prompts up to %d, faults %v", s.ranks(), s.blocks, s.chunk, s.longest, s.set)
+	s.note("%d ranks, %d blocks, chunks of %d tokens, prompts up to %d, direct devices %v, faults %v",
+		s.ranks(), s.blocks, s.chunk, s.longest, s.direct, s.set)
 	return nil
 }
 

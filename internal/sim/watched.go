@@ -27,20 +27,20 @@ func (w watched) NewStream(name string) (device.Stream, error) {
 	return &watchedStream{s.(*host.Stream), w.rank}, nil
 }
 
-// Gather notes the blocks that are read.
+// Gather notes the blocks that are read, and on a direct device the slot that is written.
 func (s *watchedStream) Gather(dst device.Span, src []device.Segment, blocks []int) error {
 	err := s.Stream.Gather(dst, src, blocks)
 	if err == nil {
-		s.rank.takeOff(flight{gather: blocks})
+		s.rank.takeOff(flight{gather: blocks, to: s.slot(dst)})
 	}
 	return err
 }
 
-// Scatter notes the blocks that are written.
+// Scatter notes the blocks that are written, and on a direct device the slot that is read.
 func (s *watchedStream) Scatter(dst []device.Segment, blocks []int, src device.Span) error {
 	err := s.Stream.Scatter(dst, blocks, src)
 	if err == nil {
-		s.rank.takeOff(flight{scatter: blocks})
+		s.rank.takeOff(flight{scatter: blocks, from: s.slot(src)})
 	}
 	return err
 }
