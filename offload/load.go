@@ -36,6 +36,7 @@ func (s *Scheduler) AfterAlloc(seq Sequence) {
 	}
 	r.handoff = 0
 	r.ask.replays, r.ask.backoff = 0, 0
+	s.debug(tagAlloc, r, "blocks", len(seq.Blocks()), "hbm", seq.Cached(), "tier", r.promise)
 	if r.promise == 0 {
 		s.dropLookup(r)
 	}
@@ -61,6 +62,7 @@ func (s *Scheduler) ParkPartial(seq Sequence) bool {
 	if cached := seq.Cached(); cached < r.handoff || seq.Forwarded() < cached {
 		return false
 	}
+	s.debug(tagHandoffReady, r, "boundary", r.handoff)
 	return s.park(r)
 }
 
@@ -88,9 +90,10 @@ func (s *Scheduler) park(r *request) bool {
 		return true
 	case ReasonHandoff:
 		r.handoff = boundary
+		s.debug(tagHandoff, r, "boundary", boundary, "hbm", r.seq.Cached(), "tier", r.promise)
 		return false
 	}
-	s.log.Debug("no load", "request", r.id, "reason", reason, "hbm", r.seq.Cached(), "tier", r.promise)
+	s.debug(tagLoadSkip, r, "reason", reason, "hbm", r.seq.Cached(), "tier", r.promise)
 	s.dropLookup(r)
 	return false
 }
@@ -199,7 +202,7 @@ func (s *Scheduler) ensurePin(r *request) Reason {
 // decline returns a parked request to the engine without a load.
 func (s *Scheduler) decline(r *request, reason Reason) {
 	s.stats.Decisions[reason]++
-	s.log.Debug("load declined", "request", r.id, "reason", reason)
+	s.debug(tagLoadSkip, r, "reason", reason, "hbm", r.seq.Cached(), "tier", r.promise)
 	r.queued, r.spent = false, true
 	s.dropLookup(r)
 	s.declined = append(s.declined, r.seq)
@@ -228,6 +231,7 @@ func (s *Scheduler) dispatchLoad(r *request, now time.Time) LoadSpec {
 	s.watch.Start(l.id, KindLoad, now)
 	s.stats.LoadRequests++
 	s.stats.Decisions[ReasonLoad]++
+	s.debug(tagLoadEmit, r, "operation", l.id, "from", l.from, "to", l.to)
 	return LoadSpec{
 		Op: l.id, Tokens: r.seq.Prompt()[:l.to:l.to], Salt: r.seq.Salt(), From: l.from, To: l.to,
 		Blocks: append([]int(nil), r.seq.Blocks()[:l.to/s.block]...),
@@ -258,6 +262,7 @@ func (s *Scheduler) loadDone(rank int, d *LoadDone, e *Effects) {
 	delete(s.loads, l.id)
 	s.watch.End(l.id)
 	r.load = nil
+	s.debug(tagWake, r, "operation", l.id, "ok", ok, "finished", r.finished)
 	if ok {
 		s.settle(l.num, transfer.Succeeded)
 		s.settle(l.pin, transfer.Succeeded) // consumed by the ranks
@@ -273,10 +278,9 @@ func (s *Scheduler) loadDone(rank int, d *LoadDone, e *Effects) {
 		s.forget(r)
 	case ok:
 		s.stats.LoadedTokens += uint64(l.to - l.from)
-		if r.saved >= l.from {
-			r.saved = max(r.saved, l.to)
-		}
+		r.saved = max(r.saved, l.to) // the store's answer was about all from token 0 on
 		s.owner.PublishLoaded(r.seq, l.from, l.to)
+		s.debug(tagPromote, r, "from", l.from, "computed", l.to)
 		e.Loaded = append(e.Loaded, Loaded{Seq: r.seq, From: l.from, Tokens: l.to})
 	default:
 		r.saved = min(r.saved, s.floorChunk(l.frontier))

@@ -327,6 +327,32 @@ func TestLoadedTokensAreNotSavedAgain(t *testing.T) {
 	e.drain()
 }
 
+// TestLoadCoversWhatWasNotSaved: the store's answer was about everything below the load too, also if a save of
+// it had been given up.
+func TestLoadCoversWhatWasNotSaved(t *testing.T) {
+	e := newEngine(t, setup{cfg: offload.Config{SaveAttempts: 1}})
+	q := e.submit("a", prompt(21, 1))
+	started(e, q, 8)
+	e.chunk = 0
+	end(e, rejected)
+	if !e.preempt(q) {
+		t.Fatal("not preempted")
+	}
+	e.tier.put(q, 16)
+	e.chunk = 8
+	e.now = e.now.Add(time.Second) // past the back-off
+	e.step()
+	e.finishTransfers()
+	e.poll()
+	if len(e.loaded) != 1 || e.loaded[0].From != 8 {
+		t.Fatalf("loads %+v, want one from the blocks that are there", e.loaded)
+	}
+	if got := ranges(started(e, q, 21)); len(got) != 1 || got[0] != (offload.Range{From: 16, To: 20}) {
+		t.Errorf("saves %v, want [16, 20)", got)
+	}
+	e.drain()
+}
+
 // TestAbortAfterDecline: a load that was declined is not reported for a request that is over.
 func TestAbortAfterDecline(t *testing.T) {
 	e := newEngine(t, setup{})

@@ -137,13 +137,14 @@ func (s *Scheduler) hear(r *request) Match {
 		s.settle(r.ask.pin, transfer.Rejected)
 	}
 	r.ask.memo, r.ask.replays = r.ask.hit, s.cfg.LookupMemoSteps
+	s.debug(tagLookup, r, "asked", r.ask.end, "hit", r.ask.hit, "hbm", r.seq.Cached())
 	return s.match(r)
 }
 
 // unanswered takes note that the store failed to answer. What it may have pinned is given back.
 func (s *Scheduler) unanswered(r *request, err error) {
 	s.stats.LookupFailures++
-	s.log.Debug("lookup not answered", "request", r.id, "error", err)
+	s.log.Warn("lookup not answered", "request", r.id, "error", err)
 	r.promise, r.handoff = 0, 0
 	r.ask.hit = r.ask.end
 	r.ask.state = askHeld

@@ -180,6 +180,7 @@ func (s *Scheduler) dispatchSave(r *request, table []int, to int, ours bool, now
 	if s.sessions[r.id] == nil {
 		s.sessions[r.id] = r
 	}
+	s.debug(tagSaveEmit, r, "operation", op.id, "from", from, "to", to, "late", ours)
 	return SaveSpec{
 		Op: op.id, Tokens: r.seq.Prompt()[:to:to], Salt: r.seq.Salt(), From: from, To: to, Blocks: table,
 	}

@@ -65,8 +65,9 @@ type Scheduler struct {
 	builds   uint64
 	releases []int
 
-	stats Stats
-	none  Meta
+	stats      Stats
+	leasesSaid time.Time // when the last line on leases was written
+	none       Meta
 }
 
 // request is the life of one sequence.
@@ -166,8 +167,12 @@ func (s *Scheduler) BuildMeta(now time.Time) *Meta {
 		m = s.emitSaves(m, now)
 	}
 	s.flush()
+	s.logLeases(now)
 	if m == nil {
 		return &s.none
+	}
+	if s.log.Enabled(s.ctx, slog.LevelDebug) {
+		s.log.Debug(tagBuild, "build", s.builds, "loads", len(m.Loads), "saves", len(m.Saves), "inflight", s.flying)
 	}
 	return m
 }

@@ -204,16 +204,16 @@ func TestEveryTransferHasItsLine(t *testing.T) {
 	}
 	total := float64(4 * r.store.size)
 	for i, want := range []map[string]any{
-		{"msg": "save finish", "level": "DEBUG", "op": save.Op.String(), "producer_fenced": 1.0, "outcome": "succeeded", "bytes": total, "chunks": 4.0},
-		{"msg": "load finish", "level": "DEBUG", "op": load.Op.String(), "bytes": total, "chunks": 4.0},
-		{"msg": "load finish", "level": "WARN", "op": miss.Op.String(), "bytes": 0.0, "chunks": 1.0},
+		{"msg": "[OFFLOAD-SAVE-PROF] finish", "level": "DEBUG", "op": save.Op.String(), "producer_fenced": 1.0, "outcome": "succeeded", "bytes": total, "chunks": 4.0},
+		{"msg": "[OFFLOAD-LOAD-PROF] finish", "level": "DEBUG", "op": load.Op.String(), "bytes": total, "chunks": 4.0},
+		{"msg": "[OFFLOAD-LOAD-PROF] finish", "level": "WARN", "op": miss.Op.String(), "bytes": 0.0, "chunks": 1.0},
 	} {
 		for k, v := range want {
 			if lines[i][k] != v {
 				t.Errorf("line %d: %s is %v, want %v", i, k, lines[i][k], v)
 			}
 		}
-		for _, k := range []string{"rank", "from", "to", "slots", "slot_bytes", "staging_chunks", "prepare_ms", "enqueue_ms", "source_ms", "sync_ms", "transfer_ms", "effective_gbps", "store_ms", "total_ms"} {
+		for _, k := range []string{"rank", "from", "to", "slots", "slot_bytes", "direct", "staging_chunks", "prepare_ms", "enqueue_ms", "source_ms", "sync_ms", "transfer_ms", "effective_gbps", "store_ms", "total_ms"} {
 			if _, ok := lines[i][k]; !ok {
 				t.Errorf("line %d lacks %s", i, k)
 			}

@@ -63,7 +63,9 @@ func (h *half) setUp(c Config) error {
 	}
 	pooled, _ := c.Store.(Pooled)
 	h.rank, h.layout, h.dev, h.store, h.cells, h.now, h.log = c.Rank, c.Layout, c.Device, c.Store, o.StagingChunks, o.Now, o.Log
-	h.direct = device.Direct(c.Device)
+	if h.direct = device.Direct(c.Device); h.direct {
+		h.cells = 0
+	}
 	h.host.dev, h.host.store = c.Device, pooled
 	h.recorder = recorder{dev: c.Device, compute: c.Compute}
 	if h.core, err = NewCore(c.Rank, c.Layout.Spec().ChunkTokens, o.Deadline, o.Tombstones); err != nil {

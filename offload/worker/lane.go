@@ -28,7 +28,7 @@ type shared struct {
 	store  offload.Transfers
 	host   hostMemory
 	direct bool // gathers and scatters reach the slots: there is no staging
-	cells  int  // staging cells of a lane
+	cells  int  // staging cells of a lane; 0 on a direct device
 	now    func() time.Time
 	log    *slog.Logger
 	// books calls f with the books of the rank, alone.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/holdfast-kv/holdfast/offload"
 )
 
 // profile is where the time of one transfer went.
@@ -44,7 +46,7 @@ func (l *lane) profile(a Action, now time.Time) {
 	}
 	attrs := []any{
 		"rank", l.rank, "op", t.op.String(), "from", t.rg.From, "to", t.rg.To, "chunks", t.chunks(),
-		"slots", len(l.slots), "bytes", bytes, "slot_bytes", t.slotBytes, "staging_chunks", l.cells,
+		"slots", len(l.slots), "bytes", bytes, "slot_bytes", t.slotBytes, "direct", l.direct, "staging_chunks", l.cells,
 		"prepare_ms", ms(Prepare), "enqueue_ms", ms(FenceStream, Enqueue), "source_ms", ms(AwaitSource), "sync_ms", ms(DrainStreams),
 		"transfer_ms", ms(FenceStream, Enqueue, AwaitSource, DrainStreams), "effective_gbps", gbps,
 		"store_ms", ms(Prepare, Commit, Abort, EndLoad), "total_ms", float64(now.Sub(l.prof.began).Microseconds()) / 1000,
@@ -55,5 +57,9 @@ func (l *lane) profile(a Action, now time.Time) {
 	if err != nil {
 		attrs = append(attrs, "err", err)
 	}
-	l.log.Log(context.Background(), level, t.kind()+" "+a.Kind.String(), attrs...)
+	tag := offload.TagSaveProfile
+	if t.load {
+		tag = offload.TagLoadProfile
+	}
+	l.log.Log(context.Background(), level, tag+" "+a.Kind.String(), attrs...)
 }

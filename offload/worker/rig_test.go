@@ -3,7 +3,6 @@ package worker
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"testing"
