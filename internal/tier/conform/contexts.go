@@ -174,7 +174,7 @@ func checkPutInvisibleWhileHeld(f *fixture) {
 func checkGetAcknowledges(f *fixture) {
 	its := f.items(8, 100_000)
 	f.must(f.put(f.bg, its...))
-	for i := range f.steps(100) {
+	for i := range f.steps(40) {
 		ctx := newEnding([]error{context.Canceled, context.DeadlineExceeded}[i%2])
 		var violation error
 		arrived, release := f.Hold()
@@ -199,7 +199,7 @@ func checkGetUnderLoad(f *fixture) {
 	var wg sync.WaitGroup
 	for w := range violations {
 		wg.Go(func() {
-			for i := range f.steps(100) {
+			for i := range f.steps(40) {
 				ctx, cancel := context.WithCancel(f.bg)
 				wg.Go(func() {
 					for range i * 7 % 50 {

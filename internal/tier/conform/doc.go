@@ -6,8 +6,8 @@
 //		conform.Run(t, conform.Subject{Open: openOnTmpfs, Without: []conform.Hook{conform.Full}})
 //	}
 //
-// Faults are gates and cuts that the store's test injects into its medium (Proxy does it for
-// stores behind a TCP connection), never delays: a check that passes does not wait for a
+// Faults are gates and cuts that the store's test injects into its medium (a proxy does it
+// for stores behind a TCP connection), never delays: a check that passes does not wait for a
 // clock. A fault that a subject cannot inject must be named in Without, so that no check is
 // left out by oversight.
 package conform

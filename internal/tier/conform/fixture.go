@@ -14,8 +14,9 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
-// patience ends a wait that a correct store ends by itself. Only a failing check uses it up.
-const patience = 60 * time.Second
+// patience ends a wait that a correct store ends by itself. Only a failing check uses it up;
+// the test of the suite shortens it.
+var patience = 60 * time.Second
 
 // fixture is an open store and the checks' way of calling it: every call is held to what must
 // be true of all calls. Its methods report violations as errors, so that any goroutine may

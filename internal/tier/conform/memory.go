@@ -15,9 +15,7 @@ import (
 // suite is tested with, and a store for tests of what uses stores.
 type Memory struct {
 	medium *Medium
-	breaks string // the one rule that it breaks, "" = none; for tests of the suite
-
-	calls sync.WaitGroup
+	calls  sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
@@ -28,10 +26,8 @@ type Memory struct {
 }
 
 // NewMemory opens a store on a medium, with what that holds.
-func NewMemory(medium *Medium) *Memory { return newMemory(medium, "") }
-
-func newMemory(medium *Medium, breaks string) *Memory {
-	m := &Memory{medium: medium, breaks: breaks, index: make(map[tier.Key]int64), writing: make(map[tier.Key]chan struct{})}
+func NewMemory(medium *Medium) *Memory {
+	m := &Memory{medium: medium, index: make(map[tier.Key]int64), writing: make(map[tier.Key]chan struct{})}
 	for key, raw := range medium.all() {
 		m.know(key, int64(len(raw))-tier.HeaderBytes)
 	}
@@ -39,14 +35,17 @@ func newMemory(medium *Medium, breaks string) *Memory {
 }
 
 // MemorySubject is a Memory store with every hook.
-func MemorySubject() Subject { return memorySubject("") }
+func MemorySubject() Subject {
+	return Wrapped(func(m *Memory) tier.Store { return m })
+}
 
-func memorySubject(breaks string) Subject {
+// Wrapped is a Memory store inside another, with every hook.
+func Wrapped(wrap func(*Memory) tier.Store) Subject {
 	return Subject{Open: func(testing.TB) Opened {
 		medium := NewMedium()
 		return Opened{
-			Store:   newMemory(medium, breaks),
-			Reopen:  func(testing.TB) tier.Store { return newMemory(medium, breaks) },
+			Store:   wrap(NewMemory(medium)),
+			Reopen:  func(testing.TB) tier.Store { return wrap(NewMemory(medium)) },
 			Corrupt: medium.Corrupt, Hold: medium.Hold, Cut: medium.Cut, Full: medium.Full,
 		}
 	}}

@@ -1,0 +1,519 @@
+package conform
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
+)
+
+// broken is a Memory store that breaks one rule: the calls that are set replace its own.
+type broken struct {
+	*Memory
+	put    func(m *Memory, ctx context.Context, objs []tier.Object) []error
+	get    func(m *Memory, ctx context.Context, targets []tier.Target) []error
+	exists func(m *Memory, ctx context.Context, keys []tier.Key) ([]bool, error)
+	has    func(m *Memory, key tier.Key) bool
+	delete func(m *Memory, ctx context.Context, keys []tier.Key) []error
+	list   func(m *Memory, ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error)
+	status func(m *Memory) tier.Status
+	close  func(m *Memory) error
+}
+
+func (b broken) Put(ctx context.Context, objs []tier.Object) []error {
+	if b.put != nil {
+		return b.put(b.Memory, ctx, objs)
+	}
+	return b.Memory.Put(ctx, objs)
+}
+
+func (b broken) Get(ctx context.Context, targets []tier.Target) []error {
+	if b.get != nil {
+		return b.get(b.Memory, ctx, targets)
+	}
+	return b.Memory.Get(ctx, targets)
+}
+
+func (b broken) Exists(ctx context.Context, keys []tier.Key) ([]bool, error) {
+	if b.exists != nil {
+		return b.exists(b.Memory, ctx, keys)
+	}
+	return b.Memory.Exists(ctx, keys)
+}
+
+func (b broken) Has(key tier.Key) bool {
+	if b.has != nil {
+		return b.has(b.Memory, key)
+	}
+	return b.Memory.Has(key)
+}
+
+func (b broken) Delete(ctx context.Context, keys []tier.Key) []error {
+	if b.delete != nil {
+		return b.delete(b.Memory, ctx, keys)
+	}
+	return b.Memory.Delete(ctx, keys)
+}
+
+func (b broken) List(ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error) {
+	if b.list != nil {
+		return b.list(b.Memory, ctx, cursor, limit)
+	}
+	return b.Memory.List(ctx, cursor, limit)
+}
+
+func (b broken) Status() tier.Status {
+	if b.status != nil {
+		return b.status(b.Memory)
+	}
+	return b.Memory.Status()
+}
+
+func (b broken) Close() error {
+	if b.close != nil {
+		return b.close(b.Memory)
+	}
+	return b.Memory.Close()
+}
+
+// Ways of breaking results.
+func eachGet(change func(t *tier.Target, err error) error) broken {
+	return broken{get: func(m *Memory, ctx context.Context, targets []tier.Target) []error {
+		errs := m.Get(ctx, targets)
+		for i := range errs {
+			errs[i] = change(&targets[i], errs[i])
+		}
+		return errs
+	}}
+}
+
+func eachPut(change func(m *Memory, o *tier.Object, err error) error) broken {
+	return broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		errs := m.Put(ctx, objs)
+		for i := range errs {
+			errs[i] = change(m, &objs[i], errs[i])
+		}
+		return errs
+	}}
+}
+
+func changedList(change func(entries []tier.Entry)) broken {
+	return broken{list: func(m *Memory, ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error) {
+		entries, next, err := m.List(ctx, cursor, limit)
+		change(entries)
+		return entries, next, err
+	}}
+}
+
+func changedStatus(change func(s *tier.Status)) broken {
+	return broken{status: func(m *Memory) tier.Status {
+		s := m.Status()
+		change(&s)
+		return s
+	}}
+}
+
+// byNumber lists with a cursor that counts entries, where the rule is a place that stays.
+func byNumber(m *Memory, ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error) {
+	from, _ := strconv.Atoi(cursor)
+	all, _, err := m.List(ctx, "", 1_000_000)
+	from = min(max(from, 0), len(all))
+	to := min(from+limit, len(all))
+	if to == len(all) {
+		return all[from:], "", err
+	}
+	return all[from:to], strconv.Itoa(to), err
+}
+
+// getBehind returns when the context ends, and goes on reading.
+func getBehind(m *Memory, ctx context.Context, targets []tier.Target) []error {
+	if m.begin(ctx) != nil {
+		return m.Get(ctx, targets)
+	}
+	m.calls.Done()
+	result := make(chan []error, 1)
+	go func() { result <- m.Get(context.WithoutCancel(ctx), targets) }()
+	select {
+	case errs := <-result:
+		return errs
+	case <-ctx.Done():
+		return tier.All(len(targets), ctx.Err())
+	}
+}
+
+// tear makes half of an object visible before all of it is.
+func tear(m *Memory, o *tier.Object) {
+	raw := make([]byte, tier.HeaderBytes+len(o.Mem))
+	(&tier.Header{Key: o.Key, Length: int64(len(o.Mem)), Sum: o.Sum}).Encode(raw)
+	if m.medium.write(o.Key, raw) == nil {
+		m.mu.Lock()
+		m.know(o.Key, int64(len(o.Mem)))
+		m.mu.Unlock()
+	}
+}
+
+var errOther = errors.New("another error")
+
+type mutant struct {
+	name, check string
+	broken      broken
+}
+
+// mutants are stores that break one rule each, and the check that must find it.
+var mutants = []mutant{
+	{"counts one more", "Status", changedStatus(func(s *tier.Status) { s.Objects++ })},
+	{"counts half the bytes", "Status", changedStatus(func(s *tier.Status) { s.Bytes /= 2 })},
+	{"is nowhere", "Status", changedStatus(func(s *tier.Status) { s.Where = "" })},
+	{"results in reverse", "Batch", broken{get: func(m *Memory, ctx context.Context, targets []tier.Target) []error {
+		errs := m.Get(ctx, targets)
+		slices.Reverse(errs)
+		return errs
+	}}},
+	{"absent is success", "Batch", eachGet(func(_ *tier.Target, err error) error {
+		if errors.Is(err, tier.ErrAbsent) {
+			return nil
+		}
+		return err
+	})},
+	{"writes behind the memory", "Batch", eachGet(func(t *tier.Target, err error) error {
+		*(*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(t.Mem)), len(t.Mem))) = 1
+		return err
+	})},
+	{"writes to the object", "Batch", eachPut(func(_ *Memory, o *tier.Object, err error) error {
+		o.Mem[0]++
+		return err
+	})},
+	{"has everything", "Batch", broken{has: func(*Memory, tier.Key) bool { return true }}},
+	{"exists in reverse", "Batch", broken{exists: func(m *Memory, ctx context.Context, keys []tier.Key) ([]bool, error) {
+		there, err := m.Exists(ctx, keys)
+		slices.Reverse(there)
+		return there, err
+	}}},
+	{"one error for all", "NoBytes", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		return tier.All(len(objs), errors.Join(m.Put(ctx, objs)...))
+	}}},
+	{"no result for no bytes", "NoBytes", eachPut(func(_ *Memory, o *tier.Object, err error) error {
+		if len(o.Mem) == 0 {
+			return nil
+		}
+		return err
+	})},
+	{"needs an object", "EmptyBatch", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		_ = objs[0]
+		return m.Put(ctx, objs)
+	}}},
+	{"small batches only", "BigBatch", broken{delete: func(m *Memory, ctx context.Context, keys []tier.Key) []error {
+		return append(m.Delete(ctx, keys[:min(500, len(keys))]), tier.All(max(0, len(keys)-500), nil)...)
+	}}},
+	{"put in the background", "BigBatch", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		go m.Put(ctx, objs)
+		return make([]error, len(objs))
+	}}},
+	{"put replaces", "PutAgain", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		for i := range objs {
+			m.drop(objs[i].Key)
+		}
+		return m.Put(ctx, objs)
+	}}},
+	{"put again is an error", "PutAgain", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		errs := make([]error, len(objs))
+		for i := range objs {
+			if errs[i] = errOther; !m.Has(objs[i].Key) {
+				errs[i] = m.Put(ctx, objs[i:i+1])[0]
+			}
+		}
+		return errs
+	}}},
+	{"ranks are one", "KeyFields", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		objs = slices.Clone(objs)
+		for i := range objs {
+			objs[i].Key.Rank %= 256
+		}
+		return m.Put(ctx, objs)
+	}}},
+	{"wrong length is absent", "WrongLength", eachGet(func(_ *tier.Target, err error) error {
+		if errors.Is(err, tier.ErrCorrupt) {
+			return tier.ErrAbsent
+		}
+		return err
+	})},
+	{"wrong length is success", "WrongLength", eachGet(func(t *tier.Target, err error) error {
+		if errors.Is(err, tier.ErrCorrupt) && len(t.Mem) < 100 {
+			return nil
+		}
+		return err
+	})},
+	{"no checksum", "WrongSum", eachGet(func(t *tier.Target, err error) error {
+		if errors.Is(err, tier.ErrCorrupt) {
+			return nil
+		}
+		return err
+	})},
+	{"corrupt stays", "WrongSum", broken{get: func(m *Memory, ctx context.Context, targets []tier.Target) []error {
+		before := m.medium.all()
+		errs := m.Get(ctx, targets)
+		for i, err := range errs {
+			if key := targets[i].Key; errors.Is(err, tier.ErrCorrupt) && m.medium.write(key, before[key]) == nil {
+				m.mu.Lock()
+				m.know(key, int64(len(before[key]))-tier.HeaderBytes)
+				m.mu.Unlock()
+			}
+		}
+		return errs
+	}}},
+	{"memory must be aligned", "SizesAndAlignment", eachGet(func(t *tier.Target, err error) error {
+		if uintptr(unsafe.Pointer(unsafe.SliceData(t.Mem)))%64 != 0 {
+			return errOther
+		}
+		return err
+	})},
+	{"megabytes are cut", "BigObject", eachGet(func(t *tier.Target, err error) error {
+		if len(t.Mem) > 2<<20 {
+			clear(t.Mem[2<<20:])
+		}
+		return err
+	})},
+	{"absent cannot be deleted", "Delete", broken{delete: func(m *Memory, ctx context.Context, keys []tier.Key) []error {
+		errs := make([]error, len(keys))
+		for i, key := range keys {
+			if errs[i] = tier.ErrAbsent; m.Has(key) {
+				errs[i] = m.Delete(ctx, []tier.Key{key})[0]
+			}
+		}
+		return errs
+	}}},
+	{"delete deletes nothing", "Delete", broken{delete: func(_ *Memory, _ context.Context, keys []tier.Key) []error {
+		return make([]error, len(keys))
+	}}},
+	{"page too long", "ListPages", broken{list: func(m *Memory, ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error) {
+		return m.List(ctx, cursor, limit+1)
+	}}},
+	{"lengths with header", "ListPages", changedList(func(entries []tier.Entry) {
+		for i := range entries {
+			entries[i].Length += tier.HeaderBytes
+		}
+	})},
+	{"first of a page again", "ListPages", changedList(func(entries []tier.Entry) {
+		if len(entries) > 1 {
+			entries[1] = entries[0]
+		}
+	})},
+	{"cursor is a number", "ListAcrossDelete", broken{list: byNumber}},
+	{"cursor is a number", "ListWhileChanging", broken{list: byNumber}},
+	{"cursor must be one", "ListCursor", broken{list: func(m *Memory, ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error) {
+		if _, err := tier.ParseKey(cursor); cursor != "" && err != nil {
+			panic(err)
+		}
+		return m.List(ctx, cursor, limit)
+	}}},
+	{"put whatever the context", "ContextBefore", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		return m.Put(context.WithoutCancel(ctx), objs)
+	}}},
+	{"get whatever the context", "ContextBefore", broken{get: func(m *Memory, ctx context.Context, targets []tier.Target) []error {
+		return m.Get(context.WithoutCancel(ctx), targets)
+	}}},
+	{"exists whatever the context", "ContextBefore", broken{exists: func(m *Memory, ctx context.Context, keys []tier.Key) ([]bool, error) {
+		return m.Exists(context.WithoutCancel(ctx), keys)
+	}}},
+	{"delete whatever the context", "ContextBefore", broken{delete: func(m *Memory, ctx context.Context, keys []tier.Key) []error {
+		return m.Delete(context.WithoutCancel(ctx), keys)
+	}}},
+	{"list whatever the context", "ContextBefore", broken{list: func(m *Memory, ctx context.Context, cursor string, limit int) ([]tier.Entry, string, error) {
+		return m.List(context.WithoutCancel(ctx), cursor, limit)
+	}}},
+	{"cancelled put is made", "ContextDuring", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		errs := m.Put(ctx, objs)
+		for i, err := range errs {
+			if err != nil {
+				m.Put(context.WithoutCancel(ctx), objs[i:i+1])
+			}
+		}
+		return errs
+	}}},
+	{"cancelled is another error", "ContextDuring", eachGet(func(_ *tier.Target, err error) error {
+		if err != nil {
+			return errOther
+		}
+		return err
+	})},
+	{"visible while written", "PutInvisibleWhileHeld", broken{has: func(m *Memory, key tier.Key) bool {
+		m.mu.Lock()
+		_, writing := m.writing[key]
+		m.mu.Unlock()
+		return writing || m.Has(key)
+	}}},
+	{"reads on behind the caller", "GetAcknowledges", broken{get: getBehind}},
+	{"reads on behind the caller", "GetAcknowledgesUnderLoad", broken{get: getBehind}},
+	{"answers when closed", "Closed", broken{exists: func(m *Memory, ctx context.Context, keys []tier.Key) ([]bool, error) {
+		there := make([]bool, len(keys))
+		for i := range keys {
+			there[i] = m.Has(keys[i])
+		}
+		return there, ctx.Err()
+	}}},
+	{"closes under a call", "CloseWaits", broken{close: func(m *Memory) error {
+		m.mu.Lock()
+		m.closed = true
+		m.mu.Unlock()
+		return nil
+	}}},
+	{"closed is another error", "CloseUnderLoad", eachPut(func(_ *Memory, _ *tier.Object, err error) error {
+		if errors.Is(err, tier.ErrClosed) {
+			return errOther
+		}
+		return err
+	})},
+	{"loses the last at close", "Reopen", broken{close: func(m *Memory) error {
+		err := m.Close()
+		for key := range m.index {
+			m.medium.remove(key)
+			break
+		}
+		return err
+	}}},
+	{"keeps the index of what vanished", "Corrupt", broken{get: func(m *Memory, ctx context.Context, targets []tier.Target) []error {
+		errs := m.Get(ctx, targets)
+		for i, err := range errs {
+			if errors.Is(err, tier.ErrAbsent) {
+				m.mu.Lock()
+				m.know(targets[i].Key, int64(len(targets[i].Mem)))
+				m.mu.Unlock()
+			}
+		}
+		return errs
+	}}},
+	{"corrupt is absent", "Corrupt", eachGet(func(_ *tier.Target, err error) error {
+		if errors.Is(err, tier.ErrCorrupt) {
+			return tier.ErrAbsent
+		}
+		return err
+	})},
+	{"cut is corrupt", "Cut", eachGet(func(_ *tier.Target, err error) error {
+		if tier.IsPassing(err) {
+			return tier.Passing(tier.ErrCorrupt)
+		}
+		return err
+	})},
+	{"cut is absent", "Cut", eachGet(func(_ *tier.Target, err error) error {
+		if tier.IsPassing(err) {
+			return tier.ErrAbsent
+		}
+		return err
+	})},
+	{"cut is for ever", "Cut", eachPut(func(_ *Memory, _ *tier.Object, err error) error {
+		if tier.IsPassing(err) {
+			return errOther
+		}
+		return err
+	})},
+	{"cut put is visible in part", "CutMidway", eachPut(func(m *Memory, o *tier.Object, err error) error {
+		if err != nil {
+			tear(m, o)
+		}
+		return err
+	})},
+	{"cut put is called stored", "CutMidway", eachPut(func(_ *Memory, _ *tier.Object, err error) error {
+		if tier.IsPassing(err) {
+			return nil
+		}
+		return err
+	})},
+	{"full is another error", "Full", eachPut(func(_ *Memory, _ *tier.Object, err error) error {
+		if errors.Is(err, tier.ErrFull) {
+			return errOther
+		}
+		return err
+	})},
+	{"full is ok", "Full", changedStatus(func(s *tier.Status) { s.State, s.Reason = tier.StateOK, "" })},
+	{"stays full", "Full", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		errs := m.Put(ctx, objs)
+		if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, tier.ErrFull) }) {
+			m.medium.set(func() { m.medium.blobs = nil }) // a later write panics
+		}
+		return errs
+	}}},
+	{"third put is forgotten", "Model", eachPut(func(m *Memory, o *tier.Object, err error) error {
+		m.mu.Lock()
+		third := err == nil && m.bytes%3 == 2
+		m.mu.Unlock()
+		if third {
+			m.drop(o.Key)
+		}
+		return err
+	})},
+	{"half is visible first", "Hammer", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		if m.begin(ctx) != nil {
+			return m.Put(ctx, objs)
+		}
+		m.calls.Done()
+		for i := range objs {
+			if !m.Has(objs[i].Key) {
+				tear(m, &objs[i])
+				settle()
+				m.drop(objs[i].Key)
+			}
+		}
+		return m.Put(ctx, objs)
+	}}},
+}
+
+// mutantVariable names the mutant that a process of the test runs, by its number.
+const mutantVariable = "CONFORM_MUTANT"
+
+// TestMutant is the suite against one mutant, in a process of its own.
+func TestMutant(t *testing.T) {
+	number, err := strconv.Atoi(os.Getenv(mutantVariable))
+	if err != nil {
+		return // TestEveryRuleIsChecked starts it
+	}
+	patience = time.Second
+	Run(t, Wrapped(func(m *Memory) tier.Store {
+		b := mutants[number].broken
+		b.Memory = m
+		return b
+	}))
+}
+
+// TestEveryRuleIsChecked: each mutant fails the check that is named for it, and each check has
+// a mutant.
+func TestEveryRuleIsChecked(t *testing.T) {
+	for _, c := range checks {
+		if !slices.ContainsFunc(mutants, func(m mutant) bool { return m.check == c.name }) {
+			t.Errorf("no mutant shows that check %s can fail", c.name)
+		}
+	}
+	for i, m := range mutants {
+		t.Run(m.check+"/"+m.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+m.check+"$", "-test.timeout", "30s", "-test.v")
+			cmd.Env = append(os.Environ(), mutantVariable+"="+strconv.Itoa(i))
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			switch {
+			case err == nil:
+				t.Fatalf("the check passes:\n%s", out)
+			case !errors.As(err, &exit):
+				t.Fatal(err)
+			case !strings.Contains(string(out), "=== RUN   TestMutant/"+m.check):
+				t.Fatalf("the check did not run:\n%s", out)
+			case strings.Contains(string(out), "test timed out"):
+				t.Fatalf("the check hangs:\n%s", out)
+			}
+			t.Logf("%s", lastLines(out))
+		})
+	}
+}
+
+// lastLines shortens the output of a failed check.
+func lastLines(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return strings.Join(lines[:min(len(lines), 8)], "\n")
+}
