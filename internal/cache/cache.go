@@ -45,6 +45,12 @@ type Config struct {
 	ReserveLimit time.Duration // a reservation older than this is quarantined; 0 = 600 s
 	Now          func() time.Time
 	Log          *slog.Logger
+
+	Tiers           []Tier        // in the order of asking; at most 16
+	LoadTimeout     time.Duration // see the package comment; 0 = 5 s
+	LoadsInFlight   int           // calls of tiers' gets at once; 0 = 8
+	WriteQueueBytes int64         // of objects that wait for tiers, in all; 0 = a quarter of the pool
+	Retain          bool          // keep what was loaded like what was stored, not until it is no longer held
 }
 
 // Holder is who may touch memory: one life of one worker instance, one scheduler
@@ -122,6 +128,8 @@ type Cache struct {
 	summed  sync.Cond
 	closing chan struct{} // closed by Close
 	spaces  spaces
+	shell   moveShell
+	moving  int // goroutines that work for the tiers; summed is told when one ends
 }
 
 // limits are the ages at which Tick acts.
@@ -166,7 +174,7 @@ func New(cfg Config) (*Cache, error) {
 	if c.limits.reserve == 0 {
 		c.limits.reserve = 600 * time.Second
 	}
-	return c, nil
+	return c, c.setTiers(cfg)
 }
 
 // NewHolder returns a holder that was never used before; desc is shown to people. It must

@@ -148,6 +148,21 @@ func (r *rig) store(w Holder, rank int, rg Range) {
 	}
 }
 
+// Answer and Peek are the cache's where the answer is known.
+func (r *rig) Answer(owner Holder, request string) int {
+	r.t.Helper()
+	n, known := r.Cache.Answer(owner, request)
+	r.want("answer is known", known, true)
+	return n
+}
+
+func (r *rig) Peek(owner Holder, request string) int {
+	r.t.Helper()
+	n, known := r.Cache.Peek(owner, request)
+	r.want("hits are known", known, true)
+	return n
+}
+
 // lookup asks for one rank and one reader.
 func (r *rig) lookup(owner Holder, request string, rg Range) int {
 	return r.Lookup(Lookup{Range: rg, Request: request, Owner: owner, World: 1, Readers: 1})

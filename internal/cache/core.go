@@ -15,7 +15,9 @@ import (
 const (
 	kindStore  = "store"  // one Prepare that found something to write
 	kindLoad   = "load"   // one read that began
-	kindLookup = "lookup" // one lookup that took a lease
+	kindLookup = "lookup" // one lookup that took a lease, or is going on in the tiers
+	kindPut    = "put"    // one call of a tier's put
+	kindFetch  = "fetch"  // one call of a tier's get
 )
 
 // core is the state machine: who may touch which object's memory. Events in, decisions
@@ -44,12 +46,14 @@ type core struct {
 	sums     sums                      // when they are taken, and of what they still are to be
 	nres     int                       // open reservations
 	nreads   int                       // open reads
+	moves    moves                     // between memory and tiers
 
 	sampler  sampler
 	ledger   transfer.Ledger
 	counters counters
 
 	walk []ref // scratch of lookup
+	stop where // the end of the walk
 }
 
 // counters are totals since the start.
@@ -60,6 +64,9 @@ type counters struct {
 	evictedObjects, evictedBytes     uint64
 	storesFull, lateCommits          uint64
 	verified, mismatches             uint64
+	tierChunks                       uint64 // of hitChunks, those that lookups waited for
+	lookupsLate                      uint64 // ended because nothing arrived for too long
+	loadsFull                        uint64 // loads that found no memory
 }
 
 // rangeID is the identity of one rank's range (wire specification §3.1).
@@ -126,6 +133,9 @@ func (c *core) newHolder(desc string) Holder {
 	return c.lastHolder
 }
 
+// own reports whether the holder is the cache itself, which is never lost.
+func (c *core) own(h Holder) bool { return h == c.self || h == c.moves.loader }
+
 // active returns the holder if it may begin something new.
 func (c *core) active(h Holder) *holder {
 	if hs := c.holders[h]; hs != nil && !hs.lost {
@@ -157,7 +167,7 @@ func (c *core) forget(h Holder, hs *holder) {
 // gone applies the proof that h touches no memory any more.
 func (c *core) gone(h Holder) {
 	hs := c.holders[h]
-	if hs == nil || h == c.self {
+	if hs == nil || c.own(h) {
 		return
 	}
 	for _, res := range hs.res {
@@ -177,7 +187,7 @@ func (c *core) gone(h Holder) {
 // may be reading stays pinned, what it owned for readers is released.
 func (c *core) lose(h Holder) {
 	hs := c.holders[h]
-	if hs == nil || h == c.self {
+	if hs == nil || c.own(h) {
 		return
 	}
 	hs.lost = true
@@ -195,6 +205,7 @@ func (c *core) lose(h Holder) {
 func (c *core) releaseOwned(hs *holder) {
 	for l := range hs.lookups {
 		l.answered = true
+		c.cancelJob(l)
 		c.releaseShares(l, transfer.Rejected)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/invariant"
@@ -35,6 +34,8 @@ type lookup struct {
 	holds    []hold        // [chunk][group][rank]
 	shares   int           // sum of left over all holds; 0 = no lease any more
 	readers  []reader      // who has taken shares
+	job      *job          // that may still extend it
+	most     int           // chunks that a job may extend it to, or has
 	answered bool          // the answer was given
 	reported bool          // it was reported as overdue
 	spent    *list.Element // in core.spent, once it holds nothing
@@ -66,31 +67,32 @@ func (l *lookup) covers(chunk, group, rank int) bool {
 	return chunk >= l.first && chunk < l.first+l.count && group < l.groups && rank < l.world
 }
 
-// lookup takes a lease on the longest prefix that every rank and group has.
-func (c *core) lookup(q Lookup, now time.Time) int {
+// lookup takes a lease on the longest prefix that every rank and group has in memory. The
+// lease is nil if that is nothing. Tiers may know more where next says so: then startJob is to
+// follow.
+func (c *core) lookup(q Lookup, now time.Time) (l *lookup, next where) {
 	if old := c.requests[q.Request]; old != nil {
 		c.endRequest(old)
 	}
 	if q.check(0) != nil || q.Readers < 1 || q.World < 1 || q.World > maxWorld || len(q.Request) > maxRequestID {
-		return 0
+		return nil, where{}
 	}
 	c.counters.lookups++
 	c.counters.lookupChunks += uint64(q.len())
 	owner := c.active(q.Owner)
 	if owner == nil || !c.roomForRequest() {
-		return 0
+		return nil, where{}
 	}
 	count := c.walkPrefix(q)
+	next = c.stop
+	next.more = next.more && len(q.Sizes) == q.Groups && slices.Min(q.Sizes) > 0
 	if count == 0 {
-		return 0
+		return nil, next
 	}
 	c.counters.hitChunks += uint64(count)
-	l := &lookup{
-		request: strings.Clone(q.Request), owner: q.Owner, since: now,
-		ns: q.NS, first: q.First, count: count, groups: q.Groups, world: q.World,
-		holds: make([]hold, len(c.walk)),
-	}
-	readers := uint16(min(q.Readers, math.MaxUint16))
+	l = newLookup(q, now)
+	l.count, l.holds = count, make([]hold, len(c.walk))
+	readers := q.readers()
 	for i, r := range c.walk {
 		if r == 0 {
 			continue
@@ -104,22 +106,21 @@ func (c *core) lookup(q Lookup, now time.Time) int {
 	c.nholds += len(l.holds)
 	if l.shares == 0 { // everything is masked
 		l.spent = c.spent.PushBack(l)
-		return count
+		return l, next
 	}
-	l.op = c.ledger.Dispatch(kindLookup)
-	if owner.lookups == nil {
-		owner.lookups = make(map[*lookup]struct{})
-	}
-	owner.lookups[l] = struct{}{}
-	return count
+	c.openLease(owner, l)
+	return l, next
 }
+
+// readers is the shares per object.
+func (q Lookup) readers() uint16 { return uint16(min(q.Readers, math.MaxUint16)) }
 
 // walkPrefix leaves the objects of the longest complete prefix in c.walk, in the order of
 // holds, and returns its chunks. A chunk counts if every rank of every group that is not
 // masked is settled (field report, C 16 and 31).
 func (c *core) walkPrefix(q Lookup) (count int) {
 	width := q.Groups * q.World
-	c.walk = c.walk[:0]
+	c.walk, c.stop = c.walk[:0], where{}
 	for i := q.First; i < len(q.Chain); i++ {
 		if c.nholds+len(c.walk)+width > maxHolds {
 			return count
@@ -130,9 +131,11 @@ func (c *core) walkPrefix(q Lookup) (count int) {
 				continue
 			}
 			for rank := range q.World {
-				r := c.find(objectKey{q.Chain[i], q.NS, uint16(rank), uint16(g)})
+				key := objectKey{q.Chain[i], q.NS, uint16(rank), uint16(g)}
+				r := c.find(key)
 				if r == 0 || !serves(c.objs.at(r)) {
 					c.walk = c.walk[:count*width]
+					c.stopAt(r, key)
 					return count
 				}
 				if i > q.First {
@@ -146,9 +149,20 @@ func (c *core) walkPrefix(q Lookup) (count int) {
 	return count
 }
 
+// stopAt records why the walk ended at an object. What a client is writing is not asked of
+// tiers.
+func (c *core) stopAt(r ref, key objectKey) {
+	if len(c.moves.tiers) == 0 {
+		return
+	}
+	_, loading := c.moves.loading[r]
+	c.stop = where{more: r == 0 || loading, loading: loading, key: key}
+}
+
 // serves reports whether readers may see the object.
 func serves(o *object) bool {
-	return o.state == settled || sabotage.On(sabotage.ServeReserved)
+	return o.state == settled || sabotage.On(sabotage.ServeReserved) ||
+		sabotage.On(sabotage.TierServeBeforeLoad) && o.state == reserved && o.loading
 }
 
 // roomForRequest makes room for one more request by forgetting those that hold nothing,
@@ -160,14 +174,29 @@ func (c *core) roomForRequest() bool {
 	return len(c.requests) < maxRequests
 }
 
-// answer gives a request's answer to its owner; take takes it away.
-func (c *core) answer(owner Holder, request string, take bool) int {
+// answer gives a request's answer to its owner, if it is known, and only once.
+func (c *core) answer(owner Holder, request string) (n int, known bool) {
 	l := c.requests[request]
-	if l == nil || l.answered || l.owner != owner {
-		return 0
+	switch {
+	case l == nil || l.answered || l.owner != owner:
+		return 0, true
+	case l.pending():
+		return 0, false
 	}
-	l.answered = take && !sabotage.On(sabotage.AnswerTwice)
-	return l.count
+	l.answered = !sabotage.On(sabotage.AnswerTwice)
+	return l.count, true
+}
+
+// peek tells what the answer will be at most, as soon as that is known.
+func (c *core) peek(owner Holder, request string) (n int, known bool) {
+	l := c.requests[request]
+	switch {
+	case l == nil || l.answered || l.owner != owner:
+		return 0, true
+	case l.job != nil:
+		return l.job.found, l.job.known
+	}
+	return l.count, true
 }
 
 // freeLocks releases the shares of a range that no reader has taken, for all ranks.
@@ -175,6 +204,9 @@ func (c *core) freeLocks(request string, world int, r Range) {
 	l := c.requests[request]
 	if l == nil || r.check(0) != nil || r.NS != l.ns {
 		return
+	}
+	if r.len() > 0 {
+		c.cancelJob(l) // nobody waits for what is given back
 	}
 	from, to := max(r.First, l.first), min(len(r.Chain), l.first+l.count)
 	for i := from; i < to; i++ {
@@ -225,7 +257,7 @@ func (c *core) releaseShares(l *lookup, outcome transfer.Outcome) {
 
 // closeIfSpent ends the lease when no share is left.
 func (c *core) closeIfSpent(l *lookup, outcome transfer.Outcome) {
-	if l.shares > 0 || l.spent != nil {
+	if l.shares > 0 || l.job != nil || l.spent != nil {
 		return
 	}
 	c.terminal(l.op, outcome)
@@ -255,6 +287,7 @@ func (c *core) endSession(request string) {
 // endRequest forgets a request: its answer, and its shares that no reader has taken. Reads
 // that have begun keep their holds and end by themselves.
 func (c *core) endRequest(l *lookup) {
+	c.cancelJob(l)
 	c.releaseShares(l, transfer.Succeeded)
 	c.spent.Remove(l.spent)
 	delete(c.requests, l.request)

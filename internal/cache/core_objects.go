@@ -20,6 +20,8 @@ const (
 	reserved               // its writer is filling it, or its checksum is being taken
 	settled                // served
 	condemned              // its bytes are wrong: not in the index, the record waits for its pins
+	removed                // cleared while tiers read it: not in the index, memory and record wait for its pins
+	states
 )
 
 // objectKey names one object.
@@ -54,6 +56,9 @@ type object struct {
 	summed           bool // sum is valid
 	// unsummed: in the queue of those whose sum is to be taken; sumNext and sumPrev thread it
 	unsummed bool
+	loading  bool // reserved for a load
+	// temporary: loaded from a tier, and evicted before everything that was stored
+	temporary bool
 	// watched: condemned, and quarantined for the cache's own checksum work, among others
 	watched bool
 }
@@ -115,7 +120,7 @@ func evictable(o *object) bool {
 func (c *core) refresh(r ref, o *object) {
 	switch want := evictable(o); {
 	case want && !c.lru.Contains(r):
-		c.lru.Insert(r, o.stamp)
+		c.lru.Insert(r, o.lastUse())
 	case !want:
 		c.lru.Remove(r)
 	}
@@ -127,8 +132,17 @@ func (c *core) touch(r ref, o *object) {
 	o.stamp = c.clock
 	if c.lru.Contains(r) {
 		c.lru.Remove(r)
-		c.lru.Insert(r, o.stamp)
+		c.lru.Insert(r, o.lastUse())
 	}
+}
+
+// lastUse is what the policy orders by: the stamp, with everything temporary before
+// everything else.
+func (o *object) lastUse() uint64 {
+	if o.temporary {
+		return o.stamp
+	}
+	return o.stamp | 1<<63
 }
 
 // pin keeps the object's memory.
@@ -140,8 +154,8 @@ func (c *core) pin(r ref, o *object) {
 	}
 }
 
-// unpin gives one pin back. The last one makes a settled object evictable and ends the
-// record of a condemned one.
+// unpin gives one pin back. The last one makes a settled object evictable, and ends the
+// record of one that is out of the index.
 func (c *core) unpin(r ref, o *object) {
 	o.pins--
 	if o.pins > 0 {
@@ -153,6 +167,18 @@ func (c *core) unpin(r ref, o *object) {
 		c.refresh(r, o)
 	case condemned:
 		c.objs.release(r)
+	case removed:
+		must(c.ix.Release(o.slot), "free a removed object")
+		c.leaveWriter(o)
+		c.objs.release(r)
+	}
+}
+
+// leaveWriter takes an object out of its writer's count.
+func (c *core) leaveWriter(o *object) {
+	if hs := c.holders[o.writer]; hs != nil {
+		hs.live--
+		c.forget(o.writer, hs)
 	}
 }
 
@@ -208,10 +234,7 @@ func (c *core) drop(r ref, o *object) {
 		c.idle -= c.aligned(o.size)
 	}
 	c.detach(r, o)
-	if hs := c.holders[o.writer]; hs != nil {
-		hs.live--
-		c.forget(o.writer, hs)
-	}
+	c.leaveWriter(o)
 	c.objs.release(r)
 }
 
@@ -237,8 +260,10 @@ func (c *core) condemn(r ref, o *object) {
 	var holders []Holder
 	if hs := c.holders[o.writer]; hs != nil {
 		hs.live--
-		hs.suspect++
-		holders = append(holders, o.writer)
+		if !c.own(o.writer) { // a load has ended
+			hs.suspect++
+			holders = append(holders, o.writer)
+		}
 	}
 	for h, hs := range c.holders {
 		if h != o.writer && c.reads(hs, r) {
@@ -257,11 +282,14 @@ func (c *core) clear(first ref, n int) (next ref, objects int, bytes int64) {
 	r := max(first, 1)
 	for ; r <= c.objs.used && n > 0; r, n = r+1, n-1 {
 		o := c.objs.at(r)
-		if o.state != settled || o.pins > 0 {
+		if o.state != settled || o.pins > 0 && !c.removeLater(r, o) {
 			continue
 		}
 		objects++
 		bytes += o.size
+		if o.state == removed {
+			continue
+		}
 		must(c.ix.Release(o.slot), "clear an object")
 		c.drop(r, o)
 	}

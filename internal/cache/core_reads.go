@@ -120,7 +120,7 @@ func (l *lookup) take(h Holder, rank int, took []uint64, at []int) {
 		return
 	}
 	if took == nil {
-		took = make([]uint64, (l.count*l.groups+63)/64)
+		took = make([]uint64, (max(l.count, l.most)*l.groups+63)/64)
 		l.readers = append(l.readers, reader{h, rank, took})
 	}
 	for _, pos := range at {
@@ -219,18 +219,13 @@ func (c *core) finishRead(rd *read, bad []bool) (wrong []mismatch, ok bool) {
 	}
 	for i, r := range rd.checks {
 		o := c.objs.at(r)
-		o.checks--
 		if bad[i] && o.state == settled {
 			offset, _ := c.placed(o)
 			wrong = append(wrong, mismatch{o.key, c.describe(o.writer), offset})
 			c.condemn(r, o)
 			c.counters.mismatches++
 		}
-		if o.checks == 0 && o.watched {
-			o.watched = false
-			must(c.ix.ProveSlot(o.slot, c.self), "end checksum work on a condemned slot")
-		}
-		c.unpin(r, o)
+		c.endCheck(r, o)
 	}
 	rd.checks = nil
 	return wrong, !rd.ended

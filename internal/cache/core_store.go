@@ -278,19 +278,27 @@ func (c *core) settle(res *reservation) {
 	slices.SortStableFunc(res.objs, func(a, b pending) int { return cmp.Compare(b.chunk, a.chunk) })
 	for _, p := range res.objs {
 		o := c.objs.at(p.ref)
-		must(c.ix.Settle(o.slot), "settle an object")
-		o.state = settled
-		if o.pins == 0 {
-			c.idle += c.aligned(o.size)
-		}
-		c.touch(p.ref, o)
-		c.refresh(p.ref, o)
+		c.settleObject(p.ref, o)
 		c.counters.storedObjects++
 		c.counters.storedBytes += uint64(o.size)
+	}
+	for _, p := range slices.Backward(res.objs) {
+		c.queuePut(p.ref, 0, len(c.moves.tiers))
 	}
 	for _, op := range res.ops {
 		c.terminal(op, transfer.Succeeded)
 	}
+}
+
+// settleObject makes one object served, as the most recently used.
+func (c *core) settleObject(r ref, o *object) {
+	must(c.ix.Settle(o.slot), "settle an object")
+	o.state = settled
+	if o.pins == 0 {
+		c.idle += c.aligned(o.size)
+	}
+	c.touch(r, o)
+	c.refresh(r, o)
 }
 
 // abort ends the writer's reservation of this identity.

@@ -1,5 +1,7 @@
 package cache
 
+import "time"
+
 // Lookup is one request's question for the longest prefix that every rank and group has.
 type Lookup struct {
 	Range
@@ -7,10 +9,13 @@ type Lookup struct {
 	Owner   Holder // on whose behalf the request holds what it finds
 	World   int    // ranks 0 … World-1; at most 1,024
 	Readers int    // retrieves to expect per object, ≥ 1; at most 65,535 are counted
+	// Sizes has the bytes of an object, per group. Without it tiers are not asked.
+	Sizes []int64
 }
 
-// Lookup takes a lease on the prefix found, remembers the answer for Answer, and returns
-// it: whole chunks from First on. An earlier lookup of the same request is replaced; what
+// Lookup takes a lease on the prefix found in memory and returns its whole chunks from First
+// on. If tiers may have more, the lookup goes on: what they have is loaded and the lease grows,
+// until Answer has the answer. An earlier lookup of the same request is replaced; what
 // it holds and nobody has begun to read is released. What cannot be meant — no reader, no
 // namespace, an owner that is lost or gone — finds 0 chunks.
 //
@@ -18,25 +23,42 @@ type Lookup struct {
 // more are forgotten first, and when every one holds something, a new one finds nothing.
 func (c *Cache) Lookup(l Lookup) int {
 	now := c.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.core.lookup(l, now)
+	found, n, next := c.lookup(l, now)
+	if next.more && (next.loading || c.mayHave(tierKey(next.key, next.space))) {
+		c.startJob(l, found, now)
+	}
+	return n
 }
 
-// Answer gives the request's answer exactly once, to the owner of its lookup; then, for an
-// unknown request, and for anybody else, 0. Requests of two schedulers may have the same
-// name, and the length of one's prefix is no answer to the other.
-func (c *Cache) Answer(owner Holder, request string) int {
+func (c *Cache) lookup(q Lookup, now time.Time) (l *lookup, n int, next where) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.core.answer(owner, request, true)
+	defer c.move()
+	if l, next = c.core.lookup(q, now); l != nil {
+		n = l.count
+	}
+	if next.more {
+		next.space = c.spaces.of[q.NS]
+	}
+	return l, n, next
 }
 
-// Peek is Answer without taking it.
-func (c *Cache) Peek(owner Holder, request string) int {
+// Answer gives the request's answer, the chunks that are leased, exactly once, to the owner of
+// its lookup; then, for an unknown request, and for anybody else, 0. Requests of two schedulers
+// may have the same name, and the length of one's prefix is no answer to the other. It is not
+// known while tiers are loading; that takes at most LoadTimeout from one chunk to the next.
+func (c *Cache) Answer(owner Holder, request string) (chunks int, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.core.answer(owner, request, false)
+	return c.core.answer(owner, request)
+}
+
+// Peek is the chunks that the lookup has found, in memory and in tiers, as soon as that is
+// known. The answer is not taken, and may be less.
+func (c *Cache) Peek(owner Holder, request string) (chunks int, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.core.peek(owner, request)
 }
 
 // FreeLocks releases the leases that this request's lookup holds in the range, for all
@@ -45,6 +67,7 @@ func (c *Cache) Peek(owner Holder, request string) int {
 func (c *Cache) FreeLocks(request string, world int, r Range) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.move()
 	c.core.freeLocks(request, world, r)
 }
 
@@ -54,6 +77,7 @@ func (c *Cache) FreeLocks(request string, world int, r Range) {
 func (c *Cache) EndSession(request string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.move()
 	c.core.endSession(request)
 }
 

@@ -49,6 +49,7 @@ type spaces struct {
 	asked uint64    // names asked for so far
 	sweep uint64    // the table is not swept again before so many
 	last  Namespace // given
+	of    map[Namespace]kv.Digest
 }
 
 type known struct {
@@ -56,7 +57,9 @@ type known struct {
 	asked uint64 // when it was last asked for, by spaces.asked
 }
 
-func newSpaces(most int) spaces { return spaces{most: most, names: make(map[kv.Digest]known)} }
+func newSpaces(most int) spaces {
+	return spaces{most: most, names: make(map[kv.Digest]known), of: make(map[Namespace]kv.Digest)}
+}
 
 // intern returns the number of a name, 0 if there is no room. news says that the name, or
 // that there is no room, is worth telling.
@@ -77,6 +80,7 @@ func (s *spaces) intern(name kv.Digest, inUse func() map[Namespace]struct{}) (ns
 	}
 	s.last++
 	s.names[name] = known{s.last, s.asked}
+	s.of[s.last] = name
 	return s.last, true
 }
 
@@ -88,6 +92,7 @@ func (s *spaces) forget(inUse map[Namespace]struct{}) {
 	for name, sp := range s.names {
 		if _, used := inUse[sp.ns]; !used && sp.asked+late <= s.asked {
 			delete(s.names, name)
+			delete(s.of, sp.ns)
 		}
 	}
 }

@@ -52,6 +52,7 @@ func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byt
 	if mem = c.core.startSums(res); len(mem) == 0 {
 		c.core.finishCommit(res, nil)
 		c.sumLater()
+		c.move()
 	}
 	return res, mem, late
 }
@@ -61,6 +62,7 @@ func (c *Cache) finishCommit(res *reservation, sums []xxh3.Uint128) {
 	defer c.mu.Unlock()
 	c.core.finishCommit(res, sums)
 	c.sumLater()
+	c.move()
 }
 
 // Abort ends the reservations of this identity: the objects are absent. With proof that w

@@ -82,6 +82,7 @@ func (c *Cache) take(s *summing) time.Duration {
 	c.mu.Lock()
 	c.core.finishSums(s, sums)
 	c.summed.Broadcast()
+	c.move()
 	return worked
 }
 
@@ -139,19 +140,22 @@ func (c *Cache) resumeSums() {
 	defer c.mu.Unlock()
 	c.holding--
 	c.sumLater()
+	c.move()
 }
 
-// Close waits until the cache reads no byte of the pool on its own account; then the pool
-// may be closed, once nobody calls the cache any more. What waits for its checksum stays
-// without; commits that come later take theirs before they return.
+// Close waits until the cache touches no byte of the pool on its own account, and no tier;
+// then the pool and the tiers' stores may be closed, once nobody calls the cache any more. What
+// waits for its checksum stays without; commits that come later take theirs before they return.
+// What waits for tiers is not put any more, see Flush.
 func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.core.sums.stopped {
 		c.core.stopLater()
 		close(c.closing)
+		c.stopMoves()
 	}
-	for c.hashing > 0 {
+	for c.hashing > 0 || c.moving > 0 {
 		c.summed.Wait()
 	}
 }

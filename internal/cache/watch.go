@@ -16,6 +16,7 @@ import (
 func (c *Cache) Gone(h Holder) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.move()
 	c.core.gone(h)
 }
 
@@ -26,6 +27,7 @@ func (c *Cache) Gone(h Holder) {
 func (c *Cache) Lost(h Holder) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.move()
 	c.core.lose(h)
 }
 
@@ -53,10 +55,12 @@ func (c *Cache) tick(now time.Time) (ended []expired, overdue []LeaseRow) {
 const clearPiece = 4096
 
 // Clear removes every object that no lease holds and returns how many, and their bytes.
-// Meanwhile no checksums are taken.
+// Meanwhile no checksums are taken. Lookups that tiers have not answered end with what they
+// have. Tiers are cleared in the background and serve nothing until they are.
 func (c *Cache) Clear() (objects int, bytes int64) {
 	c.suspendSums()
 	defer c.resumeSums()
+	c.clearTiers()
 	for next := ref(1); next != 0; {
 		var n int
 		var b int64

@@ -59,6 +59,14 @@ const (
 	SumUnpinned
 	// TierSkipVerify takes what a second-level store returns without comparing checksums.
 	TierSkipVerify
+	// TierReuseBeforeAck frees the memory of a load at its deadline, while the store may still write to it.
+	TierReuseBeforeAck
+	// TierServeBeforeLoad lets lookups see objects that are being loaded from a tier.
+	TierServeBeforeLoad
+	// TierAnswerBeforeDone answers a lookup whose loads are not done.
+	TierAnswerBeforeDone
+	// TierClearUnfenced clears a tier without waiting for the puts in progress.
+	TierClearUnfenced
 	// Switches is the number of switches.
 	Switches
 )
@@ -70,6 +78,7 @@ var names = [Switches]string{
 	"load-below-frontier", "free-on-deadline", "stale-completion-accepted",
 	"skip-producer-wait", "skip-copy-fence-before-commit", "reuse-staging-early", "skip-load-fence",
 	"double-terminal", "publish-failed-store", "sum-unpinned", "tier-skip-verify",
+	"tier-reuse-before-ack", "tier-serve-before-load", "tier-answer-before-done", "tier-clear-unfenced",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.

@@ -88,7 +88,9 @@ func (c *conn) lookupOf(x *scratch, frame []byte) (cache.Lookup, error) {
 	if err != nil {
 		return none, err
 	}
-	return cache.Lookup{Range: r, Request: k.Request, Owner: owner, World: k.World, Readers: readers}, nil
+	return cache.Lookup{
+		Range: r, Request: k.Request, Owner: owner, World: k.World, Readers: readers, Sizes: sh.sizes,
+	}, nil
 }
 
 func serveQuery(c *conn, _ *scratch, m *message) (result, error) {
@@ -107,8 +109,9 @@ func serveWait(c *conn, _ *scratch, m *message) (result, error) {
 	return c.answer(m, c.s.cfg.Cache.Answer)
 }
 
-// answer tells a scheduler what its own lookup of the request has found.
-func (c *conn) answer(m *message, of func(cache.Holder, string) int) (result, error) {
+// answer tells a scheduler what its own lookup of the request has found: None as long as that
+// is not known.
+func (c *conn) answer(m *message, of func(cache.Holder, string) (int, bool)) (result, error) {
 	request, err := decodeRequestID(m.arg(0))
 	if err != nil {
 		return nothing, err
@@ -117,7 +120,11 @@ func (c *conn) answer(m *message, of func(cache.Holder, string) int) (result, er
 	if err != nil {
 		return nothing, err
 	}
-	m.out = msgp.AppendUint64(m.out, uint64(of(owner, request)))
+	chunks, known := of(owner, request)
+	if !known {
+		return nothing, nil
+	}
+	m.out = msgp.AppendUint64(m.out, uint64(chunks))
 	return result{value: m.out}, nil
 }
 

@@ -124,7 +124,8 @@ func (l *Local) Start(_ context.Context, r offload.Request, end int) error {
 
 // Answer gives the answer of a lookup once; 0 for an unknown request, and ever after.
 func (l *Local) Answer(_ context.Context, id string) (tokens int, answered bool, err error) {
-	return l.cache.Answer(l.owner, l.name(id)) * l.cfg.ChunkSize, true, nil
+	chunks, answered := l.cache.Answer(l.owner, l.name(id))
+	return chunks * l.cfg.ChunkSize, answered, nil
 }
 
 // Unpin gives back what the lookup pinned in the range and nobody has begun to load.

@@ -1,0 +1,223 @@
+package cache
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
+)
+
+// put puts what waits for a tier until nothing does, or others do enough.
+func (c *Cache) put(t int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.done()
+	defer func() { c.shell.putting[t]-- }()
+	for c.shell.putting[t] <= c.shell.tiers[t].Putters {
+		b := c.core.nextPuts(t, c.holding == 0)
+		if b == nil {
+			return
+		}
+		keys := c.keys(b.keys)
+		if b.unsummed != nil {
+			c.take(b.unsummed)
+		}
+		c.core.sumsOf(b)
+		results := c.putObjects(b, keys)
+		c.core.finishPuts(b, results)
+		c.summed.Broadcast()
+		c.move()
+	}
+}
+
+// putObjects puts what the tier does not have. c.mu is held, but not meanwhile.
+func (c *Cache) putObjects(b *putting, keys []tier.Key) []putResult {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	ctx, cancel := context.WithTimeout(c.shell.ctx, putTimeout)
+	defer cancel()
+	results := make([]putResult, len(keys))
+	store := c.shell.tiers[b.tier].Store
+	there, err := c.there(ctx, b.tier, keys)
+	if err != nil {
+		c.warn(b.tier, "objects are not put", err)
+		return results
+	}
+	var objs []tier.Object
+	var at []int
+	for i := range keys {
+		if there[i] {
+			results[i] = putPresent
+			continue
+		}
+		objs, at = append(objs, tier.Object{Key: keys[i], Mem: b.mem[i], Sum: b.sums[i]}), append(at, i)
+	}
+	if len(objs) == 0 {
+		return results
+	}
+	errs := store.Put(ctx, objs)
+	for i, k := range at {
+		switch {
+		case len(errs) != len(objs):
+			c.warn(b.tier, "objects are not put", errShort)
+		case errs[i] != nil:
+			c.warn(b.tier, "an object is not put", errs[i])
+		default:
+			results[k] = putDone
+		}
+	}
+	return results
+}
+
+// there asks a tier which objects it has.
+func (c *Cache) there(ctx context.Context, t int, keys []tier.Key) ([]bool, error) {
+	if in := c.shell.indexed[t]; in != nil {
+		there := make([]bool, len(keys))
+		for i, k := range keys {
+			there[i] = in.Has(k)
+		}
+		return there, nil
+	}
+	there, err := c.shell.tiers[t].Store.Exists(ctx, keys)
+	if err == nil && len(there) != len(keys) {
+		err = errShort
+	}
+	return there, err
+}
+
+// Flush waits until nothing waits for tiers any more, or ctx ends, and returns what is left:
+// the objects and bytes that memory alone has.
+func (c *Cache) Flush(ctx context.Context) (objects int, bytes int64) {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.summed.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := &c.core.moves
+	for len(m.puts) > 0 && ctx.Err() == nil {
+		c.summed.Wait()
+	}
+	return len(m.puts), m.pinned
+}
+
+// clearTiers begins to clear every tier.
+func (c *Cache) clearTiers() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.clearMoves()
+	c.move()
+	for t := range c.shell.tiers {
+		if !c.shell.clearing[t] && !c.core.sums.stopped {
+			c.shell.clearing[t] = true
+			c.moving++
+			go c.clearTier(t)
+		}
+	}
+}
+
+// How a tier is cleared.
+const (
+	clearBatch = 1000                   // keys
+	clearPause = 200 * time.Millisecond // after a failure, and while the tier is still loading
+	clearCall  = 60 * time.Second       // for one call of the store
+)
+
+// clearTier deletes everything that a tier has, however often it is to be cleared. Until that is
+// done the tier serves nothing and takes nothing: what was put before would come back.
+func (c *Cache) clearTier(t int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.done()
+	defer func() { c.shell.clearing[t] = false }()
+	for c.core.awaitPuts(t) && !c.core.sums.stopped {
+		c.summed.Wait()
+	}
+	start, total := time.Now(), uint64(0)
+	for {
+		to := c.core.moves.tiers[t].clears
+		n, ok := c.deleteAll(t)
+		total += n
+		switch {
+		case !ok: // the cache is being closed
+			c.log.Warn("tier: not cleared to the end; what is left is served after a restart",
+				"tier", c.shell.tiers[t].Name, "deleted", total)
+			return
+		case c.core.tierCleared(t, to):
+			c.log.Info("tier cleared", "tier", c.shell.tiers[t].Name, "deleted", total, "took", time.Since(start))
+			c.move()
+			return
+		}
+	}
+}
+
+// deleteAll deletes everything, again and again until nothing fails; false: the cache is being
+// closed. c.mu is held, but not meanwhile.
+func (c *Cache) deleteAll(t int) (deleted uint64, ok bool) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	store, said := c.shell.tiers[t].Store, time.Now()
+	for cursor := ""; c.shell.ctx.Err() == nil; {
+		if store.Status().State == tier.StateLoading && !c.rest(clearPause) {
+			break // what it has not learned it would not list
+		}
+		n, next, err := c.deleteSome(store, cursor)
+		deleted += n
+		c.countDeleted(t, n)
+		switch {
+		case err != nil:
+			c.warn(t, "it cannot be cleared yet, and serves nothing until then", err)
+			c.rest(clearPause)
+			cursor = ""
+			continue
+		case next == "" && store.Status().State != tier.StateLoading:
+			return deleted, true
+		case time.Since(said) > 10*time.Second:
+			said = time.Now()
+			c.log.Info("tier is being cleared", "tier", c.shell.tiers[t].Name, "deleted", deleted)
+		}
+		cursor = next
+	}
+	return deleted, false
+}
+
+func (c *Cache) deleteSome(store tier.Store, cursor string) (deleted uint64, next string, err error) {
+	ctx, cancel := context.WithTimeout(c.shell.ctx, clearCall)
+	defer cancel()
+	entries, next, err := store.List(ctx, cursor, clearBatch)
+	if err != nil || len(entries) == 0 {
+		return 0, next, err
+	}
+	keys := make([]tier.Key, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Key
+	}
+	for _, e := range store.Delete(ctx, keys) {
+		if e != nil {
+			err = e
+		} else {
+			deleted++
+		}
+	}
+	return deleted, next, err
+}
+
+func (c *Cache) countDeleted(t int, n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.core.moves.tiers[t].count.deleted += n
+}
+
+// rest waits, and reports whether the cache is still open then.
+func (c *Cache) rest(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.closing:
+		return false
+	}
+}
