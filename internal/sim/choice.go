@@ -16,16 +16,39 @@ type choices struct {
 	seed uint64
 	n    uint64 // draws so far
 	live []Span // draws that count, in order; the others answer 0. nil: all count
+	// tells, if not nil, gets for each draw whether it makes a difference that it counts, or would if it did.
+	tells *[]bool
 }
 
 // IntN returns a number of [0, n). 0 is the plainest answer: no fault, the first in order.
 func (c *choices) IntN(n int) int {
-	i := c.n
-	c.n++
-	if n < 2 || !c.counts(i) {
+	v, counts := c.draw(n)
+	c.tell(v != 0)
+	if !counts {
 		return 0
 	}
-	return int(mix(c.seed+i*0x9E3779B97F4A7C15) % uint64(n))
+	return v
+}
+
+// draw returns the next draw, and whether it counts. The value of one that does not is known only
+// if somebody wants to be told.
+func (c *choices) draw(n int) (v int, counts bool) {
+	i := c.n
+	c.n++
+	if n < 2 {
+		return 0, false
+	}
+	counts = c.counts(i)
+	if !counts && c.tells == nil {
+		return 0, false
+	}
+	return int(mix(c.seed+i*0x9E3779B97F4A7C15) % uint64(n)), counts
+}
+
+func (c *choices) tell(difference bool) {
+	if c.tells != nil {
+		*c.tells = append(*c.tells, difference)
+	}
 }
 
 func (c *choices) counts(i uint64) bool {
@@ -43,7 +66,12 @@ func (c *choices) counts(i uint64) bool {
 }
 
 // oneIn is true once in n draws on average.
-func (c *choices) oneIn(n int) bool { return c.IntN(n) == n-1 && n > 1 }
+func (c *choices) oneIn(n int) bool {
+	v, counts := c.draw(n)
+	hit := v == n-1 && n > 1
+	c.tell(hit)
+	return hit && counts
+}
 
 // mix is the finalizer of SplitMix64.
 func mix(x uint64) uint64 {
@@ -65,17 +93,23 @@ type Script struct {
 	Live []Span
 }
 
-// String renders the script in one line, as ParseScript reads it.
+// String renders the script in one line, as ParseScript reads it. Draws are counted on from the one before: 7+3,4 skips
+// seven, takes three, skips four and takes one.
 func (s Script) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed=%d faults=%s ranks=%d steps=%d", s.Seed, s.Profile, s.Ranks, s.Steps)
 	if s.Live != nil {
 		b.WriteString(" draws=")
+		end := uint64(0)
 		for i, l := range s.Live {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			fmt.Fprintf(&b, "%d-%d", l.From, l.To)
+			fmt.Fprintf(&b, "%d", l.From-end)
+			if n := l.To - l.From; n != 1 {
+				fmt.Fprintf(&b, "+%d", n)
+			}
+			end = l.To
 		}
 	}
 	return b.String()
@@ -119,17 +153,21 @@ func parseSpans(text string) ([]Span, error) {
 	}
 	var end uint64
 	for _, part := range strings.Split(text, ",") {
-		from, to, _ := strings.Cut(part, "-")
-		var l Span
-		var err error
-		if l.From, err = strconv.ParseUint(from, 10, 64); err != nil {
+		skip, take, several := strings.Cut(part, "+")
+		gap, err := strconv.ParseUint(skip, 10, 64)
+		if err != nil {
 			return nil, err
 		}
-		if l.To, err = strconv.ParseUint(to, 10, 64); err != nil {
-			return nil, err
+		n := uint64(1)
+		if several {
+			if n, err = strconv.ParseUint(take, 10, 64); err != nil {
+				return nil, err
+			}
 		}
+		l := Span{From: end + gap}
+		l.To = l.From + n
 		if l.From < end || l.To <= l.From {
-			return nil, fmt.Errorf("draws %s are not in order", part)
+			return nil, fmt.Errorf("draws %s are none, or too many", part)
 		}
 		end = l.To
 		spans = append(spans, l)

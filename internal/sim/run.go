@@ -35,15 +35,19 @@ type Result struct {
 	Saves    [3]uint64 // terminals of ranks, by outcome
 	Loads    [2]uint64 // likewise: good and failed
 	Complete bool      // nothing failed, so that everything had to be saved
+	Direct   bool      // the devices reach the store's slots; else they have staging
 	Stopped  bool      // the engine was stopped, as it must after some faults
 	Failure  *Failure  // nil: all oracles are content
 }
 
 // Run carries out a script. The trace, if there is one, gets a line for everything that
 // happens. The error is about the setting up; what oracles find is in the result.
-func Run(script Script, trace io.Writer) (result Result, err error) {
+func Run(script Script, trace io.Writer) (Result, error) { return run(script, trace, nil) }
+
+// run is Run. If tells is not nil, it gets for each draw whether it makes a difference that it counts.
+func run(script Script, trace io.Writer, tells *[]bool) (result Result, err error) {
 	s := &sim{
-		script: script, choices: &choices{seed: mix(script.Seed + 1), live: script.Live}, trace: trace,
+		script: script, choices: &choices{seed: mix(script.Seed + 1), live: script.Live, tells: tells}, trace: trace,
 		slots: make(map[*byte]*slotUse), live: make(map[*seq]struct{}),
 		byPrompt: make(map[*uint32]*seq), hits: make(map[string]int),
 	}
@@ -78,6 +82,6 @@ func (s *sim) failure(oracle, text string) *Failure {
 func (s *sim) result() Result {
 	return Result{
 		Script: s.script, Steps: s.step, Actions: s.actions, Digest: s.digest, Requests: s.arrived, Injected: s.count,
-		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped, Complete: s.complete,
+		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped, Complete: s.complete, Direct: s.direct,
 	}
 }

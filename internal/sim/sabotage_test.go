@@ -57,10 +57,42 @@ func TestSabotageIsNoticed(t *testing.T) {
 	}
 }
 
-// TestShrink: the shrunk script fails in the same way with fewer draws, its text replays it, and with the
+// TestSabotageIsNoticedBothWays: what guards copies is noticed on devices with staging and on direct ones.
+func TestSabotageIsNoticedBothWays(t *testing.T) {
+	for _, s := range []sabotage.Switch{
+		sabotage.SkipProducerWait, sabotage.SkipLoadFence, sabotage.SkipCopyFenceBeforeCommit, sabotage.ReuseStagingEarly,
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			sabotage.Set(s, true)
+			defer sabotage.Set(s, false)
+			noticed := map[bool]int{}
+			for seed := range 4 * within[s] {
+				r, err := Run(Script{Seed: uint64(seed), Profile: AllFaults, Steps: 150}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if r.Failure != nil {
+					noticed[r.Direct]++
+				}
+			}
+			t.Logf("of %d seeds %d notice with staging, %d directly", 4*within[s], noticed[false], noticed[true])
+			if noticed[false] == 0 || noticed[true] == 0 {
+				t.Errorf("noticed with staging %d times, directly %d times", noticed[false], noticed[true])
+			}
+		})
+	}
+}
+
+// readable is the length of a script that a person can take in.
+const readable = 300
+
+// TestShrink: the shrunk script fails in the same way and is short, its text replays it, and with the
 // safety in place it does not fail.
 func TestShrink(t *testing.T) {
-	for _, s := range []sabotage.Switch{sabotage.SkipProducerWait, sabotage.RetryRetired, sabotage.PublishFailedStore} {
+	for _, s := range []sabotage.Switch{
+		sabotage.SkipProducerWait, sabotage.SkipLoadFence, sabotage.SkipCopyFenceBeforeCommit, sabotage.ReuseStagingEarly,
+		sabotage.RetryRetired, sabotage.PublishFailedStore, sabotage.PinNeverReleased, sabotage.SaltOutOfKey,
+	} {
 		t.Run(s.String(), func(t *testing.T) {
 			sabotage.Set(s, true)
 			defer sabotage.Set(s, false)
@@ -79,10 +111,10 @@ func TestShrink(t *testing.T) {
 			if err != nil || failed == nil || failed.Failure.Oracle != first.Oracle {
 				t.Fatalf("%+v, want %v, %v", failed, first, err)
 			}
-			if n := draws(failed.Script.Live); n >= first.Draws/2 {
-				t.Errorf("%d of %d draws are left", n, first.Draws)
-			}
 			text := failed.Script.String()
+			if len(text) > readable {
+				t.Errorf("the script has %d characters", len(text))
+			}
 			t.Logf("%v\n%s", failed.Failure, text)
 			again, err := ParseScript(text)
 			if err != nil {

@@ -1,76 +1,111 @@
 package sim
 
-import "io"
+import (
+	"io"
+	"slices"
+)
 
-// shrinkRuns bounds the effort of Shrink.
-const shrinkRuns = 1000
+// shrinkRuns bounds the effort of each of the two parts of Shrink.
+const shrinkRuns = 3000
 
-// Shrink looks for a simpler run that fails in the same way as a script does: it takes draws
-// away, in pieces of halving size, as long as the same oracle still objects. It returns the
-// script of the simplest run that it found, and what came of it.
+// Shrink looks for a simpler run that fails in the same way as a script does, as long as the same oracle
+// objects. It takes draws away, in pieces of halving size, until none can be missed, and then fills gaps between
+// the others if that makes the script shorter. It returns the script of the simplest run that it found, and
+// what came of it.
 func Shrink(script Script, failed Result) (Script, Result) {
 	if failed.Failure == nil {
 		return script, failed
 	}
-	best, result := failed.Script, failed
-	best.Live = script.Live
-	if best.Live == nil {
-		best.Live = []Span{{0, failed.Failure.Draws}}
+	k := shrinking{script: failed.Script, result: failed}
+	k.script.Live = script.Live
+	short := k.script
+	short.Steps = min(short.Steps, failed.Failure.Step)
+	if !k.try(short) && !k.try(k.script) { // the end of the run is part of the failure
+		return script, failed
 	}
-	if best.Steps > failed.Failure.Step {
-		best.Steps = failed.Failure.Step
-	}
-	runs := 0
-	try := func(s Script) bool {
-		runs++
-		r, err := Run(s, nil)
-		if err != nil || r.Failure == nil || r.Failure.Oracle != failed.Failure.Oracle || r.Failure.Draws > 2*failed.Failure.Draws {
-			return false
-		}
-		best, result = s, r
-		best.Live = cut(s.Live, Span{r.Failure.Draws, ^uint64(0)})
-		best.Steps = min(s.Steps, r.Failure.Step)
-		return true
-	}
-	if !try(best) { // the end of the run is part of the failure
-		best, result = failed.Script, failed
-		best.Live = []Span{{0, failed.Failure.Draws}}
-		if script.Live != nil {
-			best.Live = script.Live
+	for before := len(k.draws) + 1; len(k.draws) < before && k.runs < shrinkRuns; {
+		before = len(k.draws)
+		for size := max(before/2, 1); size > 0; size /= 2 {
+			k.without(size)
 		}
 	}
-	for size := failed.Failure.Draws / 2; size > 0 && runs < shrinkRuns; size /= 2 {
-		for at := uint64(0); at < result.Failure.Draws && runs < shrinkRuns; at += size {
-			piece := Span{at, at + size}
-			next := best
-			if next.Live = cut(best.Live, piece); draws(next.Live) < draws(best.Live) {
-				try(next)
-			}
-		}
+	k.runs = 0
+	for width := len(k.script.Live) / 2; width > 0; width /= 2 {
+		k.join(width)
 	}
-	return best, result
+	return k.script, k.result
 }
 
-// cut takes a piece out of a list of draws.
-func cut(live []Span, piece Span) []Span {
-	out := []Span{}
-	for _, l := range live {
-		if a := (Span{l.From, min(l.To, piece.From)}); a.From < a.To {
-			out = append(out, a)
+// shrinking is the simplest run so far.
+type shrinking struct {
+	script Script
+	result Result
+	draws  []uint64 // that count and make a difference, in order
+	tells  []bool   // draw → whether it makes a difference that it counts, or would
+	runs   int
+}
+
+// try runs a script and keeps it if it fails as before.
+func (k *shrinking) try(s Script) bool {
+	k.runs++
+	var tells []bool
+	r, err := run(s, nil, &tells)
+	was := k.result.Failure
+	if err != nil || r.Failure == nil || r.Failure.Oracle != was.Oracle || r.Failure.Draws > 2*was.Draws {
+		return false
+	}
+	k.result, k.tells, k.draws = r, tells, k.draws[:0]
+	c := choices{live: s.Live}
+	for i, difference := range tells {
+		if c.counts(uint64(i)) && difference {
+			k.draws = append(k.draws, uint64(i))
 		}
-		if b := (Span{max(l.From, piece.To), l.To}); b.From < b.To {
-			out = append(out, b)
+	}
+	s.Steps = min(s.Steps, r.Failure.Step)
+	s.Live = k.spans(k.draws)
+	k.script, k.result.Script = s, s
+	return true
+}
+
+// without tries to do without each piece of so many draws.
+func (k *shrinking) without(size int) {
+	for at := 0; at < len(k.draws) && k.runs < shrinkRuns; {
+		next := k.script
+		next.Live = k.spans(slices.Concat(k.draws[:at], k.draws[min(at+size, len(k.draws)):]))
+		if !k.try(next) { // else other draws are at this place now
+			at += size
+		}
+	}
+}
+
+// spans writes draws down. A draw between two of them that makes no difference may as well count.
+func (k *shrinking) spans(draws []uint64) []Span {
+	out := []Span{}
+	for _, d := range draws {
+		if n := len(out); n > 0 && !slices.Contains(k.tells[out[n-1].To:d], true) {
+			out[n-1].To = d + 1
+		} else {
+			out = append(out, Span{d, d + 1})
 		}
 	}
 	return out
 }
 
-// draws is the number of draws that count.
-func draws(live []Span) (n uint64) {
-	for _, l := range live {
-		n += l.To - l.From
+// join tries to let the draws between so many spans and the next count as well, if that makes the script shorter.
+func (k *shrinking) join(width int) {
+	for i := 0; i+width < len(k.script.Live) && k.runs < shrinkRuns; {
+		was := *k
+		was.draws = slices.Clone(k.draws)
+		live := k.script.Live
+		next := k.script
+		next.Live = slices.Concat(live[:i], []Span{{live[i].From, live[i+width].To}}, live[i+width+1:])
+		if k.try(next) && len(k.script.String()) < len(was.script.String()) {
+			continue
+		}
+		was.runs = k.runs
+		*k = was
+		i++
 	}
-	return n
 }
 
 // Sweep runs scripts with the seeds [first, first+count) until one fails or stop says so. The

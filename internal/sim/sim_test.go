@@ -133,7 +133,7 @@ func TestScript(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"seed=-1", "seed=x", "ranks=9", "ranks=-1", "steps=-1", "faults=some", "steps=", "draws=1", "draws=3-2", "draws=4-5,1-2", "draws=x-2", "speed=3", "seed",
+		"seed=-1", "seed=x", "ranks=9", "ranks=-1", "steps=-1", "faults=some", "steps=", "draws=-1", "draws=3+0", "draws=1+18446744073709551615", "draws=x+2", "draws=1-2", "speed=3", "seed",
 	} {
 		if s, err := ParseScript(text); !errors.Is(err, ErrScript) {
 			t.Errorf("%q is read as %v, %v", text, s, err)
@@ -141,20 +141,20 @@ func TestScript(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
-	live := []Span{{0, 10}, {20, 30}}
+// TestSpans: draws that make no difference go with those beside them.
+func TestSpans(t *testing.T) {
+	k := shrinking{tells: []bool{true, false, true, true, false, false, true, true}}
 	for _, c := range []struct {
-		piece Span
+		draws []uint64
 		want  []Span
 	}{
-		{Span{10, 20}, live},
-		{Span{0, 30}, []Span{}},
-		{Span{5, 25}, []Span{{0, 5}, {25, 30}}},
-		{Span{2, 3}, []Span{{0, 2}, {3, 10}, {20, 30}}},
-		{Span{25, 99}, []Span{{0, 10}, {20, 25}}},
+		{nil, []Span{}},
+		{[]uint64{0, 2, 3, 6, 7}, []Span{{0, 8}}},
+		{[]uint64{0, 3, 6}, []Span{{0, 1}, {3, 7}}},
+		{[]uint64{2, 7}, []Span{{2, 3}, {7, 8}}},
 	} {
-		if got := cut(live, c.piece); !slices.Equal(got, c.want) {
-			t.Errorf("without %v: %v, want %v", c.piece, got, c.want)
+		if got := k.spans(c.draws); !slices.Equal(got, c.want) {
+			t.Errorf("%v are %v, want %v", c.draws, got, c.want)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func BenchmarkSimulate(b *testing.B) {
 // FuzzParseScript: what is read is written as something that is read the same.
 func FuzzParseScript(f *testing.F) {
 	for _, text := range []string{
-		"seed=3 faults=none ranks=2 steps=30", "seed=1 draws=", "draws=1-2,5-9 steps=4", "ranks=x", "", "faults=all faults=none", "draws=0-18446744073709551615",
+		"seed=3 faults=none ranks=2 steps=30", "seed=1 draws=", "draws=1,5+4 steps=4", "ranks=x", "", "faults=all faults=none", "draws=0+18446744073709551615",
 	} {
 		f.Add(text)
 	}
