@@ -1,0 +1,37 @@
+package valkey
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
+	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens a store that is closed with the test.
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	s, err := New(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func addresses(servers ...*testserver.RedisServer) (all []string) {
+	for _, s := range servers {
+		all = append(all, s.Addr)
+	}
+	return all
+}
+
+var _ tier.Store = (*Store)(nil)
