@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures every figure that docs/performance.md promises and prints the table, in Markdown,
-# with the load of the machine beside each. Takes three to four minutes; nothing else should run.
+# with the load of the machine beside each. Takes about five minutes; nothing else should run.
 #
 #   ./bench.sh          all of it
 #   ./bench.sh NAME...  only the benchmarks whose name contains one of these: SHM, Noop, ...
