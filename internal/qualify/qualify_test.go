@@ -37,7 +37,6 @@ func TestEveryClaimHolds(t *testing.T) {
 	for name, o := range map[string]Options{
 		"local":          {Store: Local},
 		"server":         {Store: Server, Seed: 7},
-		"local, direct":  {Store: Local, Device: directDevice, Seed: 3},
 		"server, direct": {Store: Server, Device: directDevice},
 	} {
 		t.Run(name, func(t *testing.T) {
