@@ -47,7 +47,8 @@ const (
 	SkipProducerWait
 	// SkipCopyFenceBeforeCommit publishes a save before its copies were seen to complete.
 	SkipCopyFenceBeforeCommit
-	// ReuseStagingEarly fills a staging cell again before its last reader is done.
+	// ReuseStagingEarly fills a staging cell again, or on a direct device gives the slots of a load back, before the last
+	// reader is done.
 	ReuseStagingEarly
 	// SkipLoadFence scatters a load's blocks without waiting for the compute stream.
 	SkipLoadFence
