@@ -20,6 +20,7 @@ func (c *core) check() error {
 		c.checkSums(),
 		c.checkLeases(),
 		c.checkOutstanding(),
+		c.checkMoves(),
 	)
 }
 
@@ -37,7 +38,7 @@ func (c *core) everyObject(f func(r ref, o *object) error) error {
 
 // checkObjects compares records, index, arena and policy.
 func (c *core) checkObjects() error {
-	var count [condemned + 1]int
+	var count [states]int
 	var idle int64
 	live := make(map[Holder]int)
 	evictables := 0
@@ -68,13 +69,13 @@ func (c *core) checkObjects() error {
 	switch {
 	case len(c.objs.index) != count[reserved]+count[settled]:
 		return fmt.Errorf("%d keys for %d reserved and %d settled objects", len(c.objs.index), count[reserved], count[settled])
-	case stats.ReservedSlots != count[reserved] || stats.SettledSlots != count[settled]:
+	case stats.ReservedSlots != count[reserved] || stats.SettledSlots != count[settled]+count[removed]:
 		return fmt.Errorf("%d reserved and %d settled objects, but the arena has %+v", count[reserved], count[settled], stats)
 	case c.lru.Len() != evictables:
 		return fmt.Errorf("%d objects in the policy, %d evictable", c.lru.Len(), evictables)
 	case idle != c.idle:
 		return fmt.Errorf("%d bytes idle, counted %d", idle, c.idle)
-	case free+count[reserved]+count[settled]+count[condemned] != int(c.objs.used):
+	case free+count[reserved]+count[settled]+count[condemned]+count[removed] != int(c.objs.used):
 		return fmt.Errorf("%d free records and %v in use of %d", free, count, c.objs.used)
 	}
 	for h, hs := range c.holders {
@@ -103,6 +104,10 @@ func (c *core) checkSlot(r ref, o *object) error {
 			return fmt.Errorf("condemned, but its slot is %v, indexed %t, %d pins", got, indexed, o.pins)
 		}
 		return nil
+	case removed:
+		if got != arena.Settled || indexed || o.pins == 0 {
+			return fmt.Errorf("removed, but its slot is %v, indexed %t, %d pins", got, indexed, o.pins)
+		}
 	}
 	if span, err := c.ix.Span(o.slot); err != nil || span.Length != o.size {
 		return fmt.Errorf("has %d bytes, its slot %+v (%w)", o.size, span, err)
@@ -123,7 +128,7 @@ func (c *core) checkLinks() error {
 			children++
 			co := c.objs.at(child)
 			same := co.key.ns == o.key.ns && co.key.rank == o.key.rank && co.key.group == o.key.group
-			if co.parent != r || co.prev != before || !same || co.state == absent || co.state == condemned || o.state == condemned {
+			if co.parent != r || co.prev != before || !same || co.state != reserved && co.state != settled || o.state != reserved && o.state != settled {
 				return fmt.Errorf("bad link to child %d", child)
 			}
 			before = child
@@ -170,6 +175,9 @@ func (c *core) checkReservations() error {
 		if err := add(res); err != nil {
 			return err
 		}
+	}
+	if err := c.reservedByLoads(owned); err != nil {
+		return err
 	}
 	if open != c.nres {
 		return fmt.Errorf("%d open reservations, counted %d", open, c.nres)
@@ -256,6 +264,7 @@ func (c *core) checkLeases() error {
 	for s := range c.sums.open {
 		add(s.objs)
 	}
+	c.pinsOfMoves(pins, checks)
 	spent, holds := 0, 0
 	for l := range c.lookups() {
 		if err := c.checkLease(l, reading[l], pins); err != nil {
@@ -263,6 +272,9 @@ func (c *core) checkLeases() error {
 		}
 		if c.requests[l.request] == l {
 			holds += len(l.holds)
+			if l.job != nil {
+				holds += len(l.job.cells)
+			}
 			if l.spent != nil {
 				spent++
 			}
@@ -323,7 +335,7 @@ func (c *core) checkLease(l *lookup, reading map[int]int, pins map[ref]int) erro
 		}
 	}
 	switch {
-	case shares != l.shares || (l.shares == 0) != (l.spent != nil):
+	case shares != l.shares || (l.shares == 0 && l.job == nil) != (l.spent != nil):
 		return fmt.Errorf("%d shares, counted %d, spent %t", shares, l.shares, l.spent != nil)
 	case shares > 0 && c.requests[l.request] != l:
 		return fmt.Errorf("it has ended and still holds %d shares", shares)
@@ -346,13 +358,14 @@ func (c *core) checkOutstanding() error {
 	}
 	leased := 0
 	for _, l := range c.requests {
-		if l.shares > 0 {
+		if l.shares > 0 || l.job != nil {
 			leased++
 		}
 	}
 	if leased != want[kindLookup] {
 		return fmt.Errorf("%d requests hold something, %d are listed with their owners", leased, want[kindLookup])
 	}
+	c.movesInBooks(want)
 	for _, row := range c.ledger.Balance() {
 		if row.Outstanding != uint64(want[row.Kind]) {
 			return fmt.Errorf("ledger: %s: %d outstanding, %d open", row.Kind, row.Outstanding, want[row.Kind])

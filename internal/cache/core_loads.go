@@ -222,10 +222,13 @@ func (c *core) settleWaiters(ld *load) {
 
 // loadLate ends a load that has passed its deadline, and with it the prefixes that wait for it.
 func (c *core) loadLate(ld *load) {
-	if _, open := c.moves.loads[ld]; !open || ld.abandoned {
+	if _, open := c.moves.loads[ld]; !open {
 		return
 	}
 	c.moves.tiers[ld.tier].count.late++
+	if ld.abandoned {
+		return
+	}
 	c.wake(ld, func(w waiter, cl *cell) {
 		*cl = cell{kind: cellAsked}
 		w.j.end = min(w.j.end, w.j.chunkOf(w.pos))

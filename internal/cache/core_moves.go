@@ -39,8 +39,8 @@ type moves struct {
 // tierState is what is going on with one tier.
 type tierState struct {
 	queue   []*put // oldest first
-	waiting int64  // bytes of queue
-	share   int64  // that may wait
+	bytes   int64  // of queue and of puts in progress
+	share   int64  // of bytes
 	busy    int    // puts in progress
 	stuck   int    // loads that were abandoned and have not returned
 	clears  uint64 // how many times it was to be cleared

@@ -26,7 +26,7 @@ func (c *core) queuePut(r ref, first, last int) {
 	p := m.puts[r]
 	for t := first; t < last; t++ {
 		s := &m.tiers[t]
-		if s.waiting+o.size > s.share || len(s.queue) >= maxPuts {
+		if s.bytes+o.size > s.share || len(s.queue) >= maxPuts {
 			s.count.skipped++
 			s.count.skippedBytes += uint64(o.size)
 			continue
@@ -39,12 +39,13 @@ func (c *core) queuePut(r ref, first, last int) {
 		}
 		p.tiers++
 		s.queue = append(s.queue, p)
-		s.waiting += o.size
+		s.bytes += o.size
 	}
 }
 
 // leavePut ends one tier's part of a put.
-func (c *core) leavePut(p *put) {
+func (c *core) leavePut(t int, p *put) {
+	c.moves.tiers[t].bytes -= p.size
 	p.tiers--
 	if p.tiers > 0 {
 		return
@@ -58,9 +59,9 @@ func (c *core) leavePut(p *put) {
 func (c *core) dropQueue(t int) {
 	s := &c.moves.tiers[t]
 	for _, p := range s.queue {
-		c.leavePut(p)
+		c.leavePut(t, p)
 	}
-	s.queue, s.waiting = nil, 0
+	s.queue = nil
 }
 
 // putters is how many calls of a tier's put are worth making at once, at most most.
@@ -108,9 +109,8 @@ func (c *core) nextPuts(t int, maySum bool) *putting {
 			}
 		}
 		s.queue = slices.Delete(s.queue, i, i+1)
-		s.waiting -= p.size
 		if o.state != settled {
-			c.leavePut(p) // it was condemned
+			c.leavePut(t, p) // it was condemned
 			continue
 		}
 		c.beginPut(b, p, o)
@@ -194,7 +194,7 @@ func (c *core) finishPuts(b *putting, results []putResult) {
 		}
 		p.busy--
 		c.endCheck(p.ref, o)
-		c.leavePut(p)
+		c.leavePut(b.tier, p)
 	}
 	c.terminal(b.op, outcome)
 }

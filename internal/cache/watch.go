@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/transfer"
 )
 
@@ -102,10 +103,70 @@ type Stats struct {
 	LeasesOverdue                int
 	Leases, Reading              int // requests that hold something; reads that have begun
 	Ledger                       []transfer.Row
+	TierChunks                   uint64 // of HitChunks, those that lookups waited for
+	Prefetches                   int    // lookups that are going on in tiers
+	LookupsLate                  uint64 // that ended because nothing arrived for LoadTimeout
+	LoadsFull                    uint64 // loads from tiers that found no memory
+	PutObjects                   int    // that wait for a tier or are being put, each counted once
+	PutBytes                     int64  // of them
+	Tiers                        []TierStats
+}
+
+// TierStats are one tier's totals since the start, in objects if nothing else is said, and
+// gauges of now.
+type TierStats struct {
+	Name                         string
+	Store                        tier.Status
+	FoundObjects                 uint64 // that lookups found there
+	LoadedObjects, LoadedBytes   uint64
+	MissedObjects                uint64 // found, and gone or corrupt when they were to be loaded
+	LoadsFailed                  uint64 // for any other reason
+	LoadsLate                    uint64 // calls of get that passed their deadline
+	LoadsInFlight                int    // calls of get, those included that nobody waits for
+	PutObjects, PutBytes         uint64
+	PresentObjects               uint64 // were to be put, and there already
+	SkippedObjects, SkippedBytes uint64 // found no place in the queue
+	PutsFailed                   uint64
+	PutsInFlight                 int // calls of put
+	QueueObjects                 int
+	QueueBytes                   int64 // of the queue and of the puts in flight
+	Clearing                     bool  // it serves nothing until what it had is deleted
+	DeletedObjects               uint64
+}
+
+func (c *Cache) tierStats() []TierStats {
+	var all []TierStats
+	m := &c.core.moves
+	for t := range m.tiers {
+		s := &m.tiers[t]
+		n := s.count
+		st := TierStats{
+			Name: c.shell.tiers[t].Name, FoundObjects: n.found, LoadedObjects: n.loaded, LoadedBytes: n.loadedBytes,
+			MissedObjects: n.missed, LoadsFailed: n.loadsFailed, LoadsLate: n.late,
+			PutObjects: n.put, PutBytes: n.putBytes, PresentObjects: n.present,
+			SkippedObjects: n.skipped, SkippedBytes: n.skippedBytes, PutsFailed: n.putsFailed, PutsInFlight: s.busy,
+			QueueObjects: len(s.queue), QueueBytes: s.bytes, Clearing: s.clears != s.cleared, DeletedObjects: n.deleted,
+		}
+		for ld := range m.loads {
+			if ld.tier == t {
+				st.LoadsInFlight++
+			}
+		}
+		all = append(all, st)
+	}
+	return all
 }
 
 // Stats returns them.
 func (c *Cache) Stats() Stats {
+	s := c.stats()
+	for t := range s.Tiers {
+		s.Tiers[t].Store = c.shell.tiers[t].Store.Status()
+	}
+	return s
+}
+
+func (c *Cache) stats() Stats {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,6 +188,13 @@ func (c *Cache) Stats() Stats {
 		Leases:        len(k.leases(now, 0)),
 		Reading:       k.nreads,
 		Ledger:        k.ledger.Balance(),
+		TierChunks:    n.tierChunks,
+		Prefetches:    len(k.moves.jobs),
+		LookupsLate:   n.lookupsLate,
+		LoadsFull:     n.loadsFull,
+		PutObjects:    len(k.moves.puts),
+		PutBytes:      k.moves.pinned,
+		Tiers:         c.tierStats(),
 	}
 	s.Objects = s.Arena.SettledSlots
 	return s
