@@ -127,11 +127,10 @@ func (m *Memory) put(ctx context.Context, o *tier.Object) error {
 	if err != nil {
 		return err
 	}
-	err = m.medium.write(o.Key, raw)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.full = err; err != nil {
-		return fmt.Errorf("memory: %w: %w", tier.ErrFull, err)
+	if m.full = m.medium.write(o.Key, raw); m.full != nil {
+		return fmt.Errorf("memory: %w: %w", tier.ErrFull, m.full)
 	}
 	m.know(o.Key, int64(len(o.Mem)))
 	return nil
@@ -183,7 +182,7 @@ func (m *Memory) Get(ctx context.Context, targets []tier.Target) []error {
 func (m *Memory) get(ctx context.Context, t *tier.Target) error {
 	raw := m.medium.read(t.Key)
 	if raw == nil {
-		m.drop(t.Key)
+		m.discard(t.Key, nil)
 		return fmt.Errorf("memory: %w", tier.ErrAbsent)
 	}
 	var h tier.Header
@@ -202,16 +201,30 @@ func (m *Memory) get(ctx context.Context, t *tier.Target) error {
 		err = h.Verify(t.Mem)
 	}
 	if err != nil {
-		m.drop(t.Key)
+		m.discard(t.Key, raw)
 		return fmt.Errorf("memory: %w", err)
 	}
 	return nil
+}
+
+// discard drops an object whose bytes were found bad, nil = gone; not one that was put since.
+func (m *Memory) discard(key tier.Key, bad []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.medium.read(key); len(now) == len(bad) && (len(now) == 0 || &now[0] == &bad[0]) {
+		m.remove(key)
+	}
 }
 
 // drop removes an object and what is known of it.
 func (m *Memory) drop(key tier.Key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.remove(key)
+}
+
+// remove is drop for a caller that has mu.
+func (m *Memory) remove(key tier.Key) {
 	m.medium.remove(key)
 	m.forget(key)
 }

@@ -1,0 +1,170 @@
+package decorate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
+)
+
+// Breaks says when a Breaker opens and for how long.
+type Breaks struct {
+	// Failures in a row that open it; 0 = DefaultFailures.
+	Failures int
+	// First is how long it stays open before one call is tried; twice as long after each
+	// such call that fails, up to Most. 0 = DefaultOpen and DefaultMostOpen.
+	First, Most time.Duration
+}
+
+// The defaults of Breaks.
+const (
+	DefaultFailures = 5
+	DefaultOpen     = time.Second
+	DefaultMostOpen = 30 * time.Second
+)
+
+// circuit is a breaker's state. It is closed while reopens is zero; then it is open, and from
+// that time on half open: one call at a time probes.
+type circuit struct {
+	rules    Breaks
+	failures int       // in a row
+	reopens  time.Time // when the next call is tried; zero = closed
+	pause    time.Duration
+	probing  bool
+	last     string // text of the last failure
+}
+
+func newCircuit(b Breaks) circuit {
+	if b.Failures <= 0 {
+		b.Failures = DefaultFailures
+	}
+	if b.First <= 0 {
+		b.First = DefaultOpen
+	}
+	if b.Most <= 0 {
+		b.Most = DefaultMostOpen
+	}
+	return circuit{rules: b}
+}
+
+// admit reports whether a call may go on, and if it is a probe; if not, for how long not.
+func (c *circuit) admit(now time.Time) (ok, probe bool, wait time.Duration) {
+	switch {
+	case c.reopens.IsZero():
+		return true, false, 0
+	case now.Before(c.reopens):
+		return false, false, c.reopens.Sub(now)
+	case c.probing:
+		return false, false, 0
+	}
+	c.probing = true
+	return true, true, 0
+}
+
+// verdict is what a call says about the health of its store.
+type verdict uint8
+
+const (
+	unknown verdict = iota // its caller gave up
+	healthy
+	failed
+)
+
+// report takes a call's verdict. A call that began before the circuit opened neither closes it
+// nor keeps it open.
+func (c *circuit) report(now time.Time, v verdict, probe bool, text string) {
+	if probe {
+		c.probing = false
+	} else if !c.reopens.IsZero() {
+		return
+	}
+	switch v {
+	case unknown:
+	case healthy:
+		c.failures, c.reopens, c.pause = 0, time.Time{}, 0
+	case failed:
+		c.failures++
+		c.last = text
+		if probe || c.failures >= c.rules.Failures {
+			c.pause = min(max(2*c.pause, c.rules.First), c.rules.Most)
+			c.reopens = now.Add(c.pause)
+		}
+	}
+}
+
+// Breaker stops calling a store after some failures in a row. While it is open, every call
+// fails at once with an error that passes, an index has nothing, and the status is failing; then
+// one call at a time is tried until one succeeds. A caller's deadline that passes is a failure, a
+// caller that gives up is not.
+func Breaker(inner tier.Store, b Breaks) tier.Store {
+	s := &breaker{around: newAround(inner), circuit: newCircuit(b)}
+	s.through = s.guard
+	if x, ok := inner.(tier.Indexed); ok {
+		return indexed{s, func(key tier.Key) bool { return x.Has(key) && !s.open() }}
+	}
+	return s
+}
+
+type breaker struct {
+	*around
+	mu      sync.Mutex // guards circuit
+	circuit circuit
+}
+
+func (s *breaker) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.circuit.reopens.IsZero() && time.Now().Before(s.circuit.reopens)
+}
+
+func (s *breaker) guard(ctx context.Context, c *call) []error {
+	s.mu.Lock()
+	ok, probe, wait := s.circuit.admit(time.Now())
+	last := s.circuit.last
+	s.mu.Unlock()
+	if !ok {
+		err := fmt.Errorf("%s: not tried, the store failed; again in %v; last: %s", c.op, wait.Round(time.Millisecond), last)
+		return tier.All(c.n, tier.Passing(err))
+	}
+	v, text := unknown, ""
+	defer func() { // a call that panics ends its probe too
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.circuit.report(time.Now(), v, probe, text)
+	}()
+	errs := c.run(ctx, nil)
+	v, text = judge(errs)
+	return errs
+}
+
+// judge: one object that moved shows that a store works; an absent one only where nothing failed,
+// because an index knows the absent without its medium.
+func judge(errs []error) (v verdict, text string) {
+	for _, err := range errs {
+		switch {
+		case err == nil, errors.Is(err, tier.ErrCorrupt), errors.Is(err, tier.ErrFull):
+			return healthy, ""
+		case errors.Is(err, context.Canceled), errors.Is(err, tier.ErrClosed):
+		case errors.Is(err, tier.ErrAbsent):
+			v = max(v, healthy)
+		default:
+			v, text = failed, err.Error()
+		}
+	}
+	return v, text
+}
+
+// Status implements tier.Store.
+func (s *breaker) Status() tier.Status {
+	status := s.inner.Status()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := &s.circuit; !c.reopens.IsZero() {
+		status.State = tier.StateFailing
+		status.Reason = fmt.Sprintf("%d failures in a row, tried again at %s; last: %s", c.failures, c.reopens.Format(time.TimeOnly), c.last)
+	}
+	return status
+}
