@@ -45,6 +45,10 @@ type conn struct {
 
 	queued atomic.Int64 // bytes of the messages that it has
 
+	waits  sync.WaitGroup // requests that wait for the answer of a lookup
+	parked atomic.Int64   // how many
+	ended  chan struct{}  // closed when nothing is read any more
+
 	reading, moving scratch // of the reader and of the affinity goroutine
 	books           books
 	deviceTold      bool // the log line about device transfers was written; reader only
@@ -56,6 +60,7 @@ func newConn(s *Server, z *zmtp.Conn, id uint64) *conn {
 		known: make(chan struct{}),
 		queue: make(chan *message, queueLength),
 		free:  make(chan *message, spare),
+		ended: make(chan struct{}),
 	}
 	c.copies = sync.OnceValue(func() cache.Holder {
 		c.copied.Store(true)
@@ -92,8 +97,10 @@ func (c *conn) run() {
 	}()
 	err := c.read()
 	close(c.queue)
+	close(c.ended)
 	c.z.Close()
 	<-done
+	c.waits.Wait()
 	<-c.known
 	c.s.disconnected(c)
 	if err != nil && !errors.Is(err, io.EOF) && c.s.ctx.Err() == nil {
@@ -125,6 +132,8 @@ func (c *conn) read() error {
 			m = c.stream(m, data)
 		case m.bad == nil && m.row.ordered:
 			m = c.enqueue(m)
+		case m.bad == nil && m.row.waits:
+			m = c.park(m)
 		default:
 			if m.row.barrier {
 				c.work.Wait()
@@ -143,8 +152,13 @@ func (c *conn) enqueue(m *message) *message {
 	c.queued.Add(int64(len(m.buf)))
 	c.work.Add(1)
 	c.queue <- m
+	return c.fresh()
+}
+
+// fresh returns a message for the next request.
+func (c *conn) fresh() *message {
 	select {
-	case m = <-c.free:
+	case m := <-c.free:
 		return m
 	default:
 		return c.s.message()

@@ -61,6 +61,7 @@ type operation struct {
 	ignore  bool // the payload does not matter and is skipped
 	keyed   bool // the payload has a key, whose frame is as long as the prompt
 	ordered bool // served in order with the connection's transfers, on its affinity goroutine
+	waits   bool // may wait for a lookup's answer, beside everything else
 	barrier bool // served by the reader once earlier transfers of the connection are done
 	serve   step
 	safe    func(s *Server, dst []byte) []byte // nil: two frames
@@ -108,7 +109,7 @@ func init() {
 		lmcache.OpRetrieve:               deviceCopy,
 		lmcache.OpLookup:                 {least: 2, most: 2, keyed: true, serve: serveLookup},
 		lmcache.OpQueryPrefetchStatus:    {least: 1, most: 1, serve: serveQuery, safe: safeZero},
-		lmcache.OpWaitPrefetchStatus:     {least: 2, most: 2, serve: serveWait, safe: safeZero},
+		lmcache.OpWaitPrefetchStatus:     {least: 2, most: 2, waits: true, serve: serveWait, safe: safeZero},
 		lmcache.OpQueryPrefetchHits:      {least: 1, most: 1, serve: serveHits, safe: safeZero},
 		lmcache.OpFreeLookupLocks:        {least: 2, most: 2, keyed: true, serve: serveFreeLocks},
 		lmcache.OpEndSession:             {least: 1, most: 1, serve: serveEndSession},

@@ -6,7 +6,8 @@
 // A connection has two goroutines. The reader takes frames from the socket and serves
 // what is cheap at once: lookups, registrations, pings. Transfers go in order to the
 // connection's affinity goroutine, so that a ping never waits for a checksum. A store
-// that comes pickled is read from the socket straight into its slots.
+// that comes pickled is read from the socket straight into its slots. A request that waits for
+// the answer of a lookup, while a second-level store loads, has a goroutine for that long.
 //
 // registry, sessions and pings are plain values, without I/O, clocks or goroutines: events
 // in, verdicts out. The shells hold these locks, each only for a moment:

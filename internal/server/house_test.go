@@ -62,6 +62,7 @@ type plan struct {
 	blind   bool  // no peer's process is known
 	before  func(*server.Server)
 	verify  cache.VerifyMode
+	tiers   []cache.Tier
 	config  func(*server.Config)
 }
 
@@ -107,7 +108,9 @@ func open(t testing.TB, p plan) *house {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(h.log, nil))
-	if h.cache, err = cache.New(cache.Config{Pool: h.pool, Verify: p.verify, Now: h.clock.now, Log: log}); err != nil {
+	if h.cache, err = cache.New(cache.Config{
+		Pool: h.pool, Verify: p.verify, Now: h.clock.now, Log: log, Tiers: p.tiers, WriteQueueBytes: p.size / 2,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	cfg := server.Config{

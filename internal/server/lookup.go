@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/tinylib/msgp/msgp"
 
@@ -101,7 +102,57 @@ func serveHits(c *conn, _ *scratch, m *message) (result, error) {
 	return c.answer(m, c.s.cfg.Cache.Peek)
 }
 
-// serveWait never waits: a lookup is complete before its reply is sent.
+// Bounds on requests that wait: how many of a connection do, and for how long. One more is
+// answered at once, which is as good as a wait that was in vain.
+const (
+	maxParked = 1024
+	maxWait   = time.Hour
+)
+
+// park serves a request that waits for the answer of a lookup, and returns a message for the
+// next one. Nothing else of the connection waits with it.
+func (c *conn) park(m *message) *message {
+	done, timeout := c.awaited(m)
+	if done == nil || timeout <= 0 || c.parked.Load() >= maxParked {
+		c.serve(&c.reading, m)
+		return m
+	}
+	c.parked.Add(1)
+	c.waits.Go(func() {
+		t := time.NewTimer(timeout)
+		defer t.Stop()
+		select {
+		case <-done:
+		case <-t.C:
+		case <-c.ended:
+		case <-c.s.stopping:
+		}
+		c.parked.Add(-1)
+		c.serve(new(scratch), m)
+		c.recycle(m)
+	})
+	return c.fresh()
+}
+
+// awaited returns what a request waits for, and for how long: nil if for nothing, or if it is
+// one that cannot be served.
+func (c *conn) awaited(m *message) (<-chan struct{}, time.Duration) {
+	request, err := decodeRequestID(m.arg(0))
+	if err != nil {
+		return nil, 0
+	}
+	seconds, err := decodeSeconds(m.arg(1))
+	if err != nil || !(seconds > 0) {
+		return nil, 0
+	}
+	owner, err := c.s.ownerOf(c)
+	if err != nil {
+		return nil, 0
+	}
+	return c.s.cfg.Cache.Done(owner, request), time.Duration(min(seconds, maxWait.Seconds()) * float64(time.Second))
+}
+
+// serveWait answers as a query does. It waited before, see park.
 func serveWait(c *conn, _ *scratch, m *message) (result, error) {
 	if _, err := decodeSeconds(m.arg(1)); err != nil {
 		return nothing, err

@@ -55,6 +55,8 @@ type Server struct {
 	ctx      context.Context // ends when connections are to end
 	cancel   context.CancelFunc
 	draining atomic.Bool
+	stopping chan struct{} // closed when draining begins
+	stopOnce sync.Once
 	tickOnce sync.Once
 	search   search
 
@@ -103,6 +105,7 @@ func New(cfg Config) *Server {
 		watches:   make(map[int]*watch),
 		sessions:  newSessions(cfg.ChunkSize, maxSessions, maxSessionBytes),
 		past:      transfer.Row{Kind: "request"},
+		stopping:  make(chan struct{}),
 	}
 	s.pool.Device, s.pool.Inode = cfg.Pool.Identity()
 	s.budget.most = maxLarge
@@ -257,6 +260,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		l.Close()
 	}
 	s.mu.Unlock()
+	s.stopOnce.Do(func() { close(s.stopping) })
 	err := s.drain(ctx)
 	s.cancel()
 	s.mu.Lock()
