@@ -93,7 +93,9 @@ func TestWaitEnds(t *testing.T) {
 		t.Cleanup(release)
 		k := keyOf("q", 1, 0, 4, -1)
 		p.void(lmcache.OpLookup, k.Append(nil), num(1))
-		return h, p, p.ask(wait, str("q"), seconds(1000))
+		uid := p.ask(wait, str("q"), seconds(1000))
+		eventually(t, "the wait", func() bool { return h.requests() == 1 })
+		return h, p, uid
 	}
 	t.Run("request", func(t *testing.T) {
 		_, p, uid := begin(t)
