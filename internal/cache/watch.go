@@ -141,7 +141,7 @@ func (c *Cache) tierStats() []TierStats {
 		s := &m.tiers[t]
 		n := s.count
 		st := TierStats{
-			Name: c.shell.tiers[t].Name, FoundObjects: n.found, LoadedObjects: n.loaded, LoadedBytes: n.loadedBytes,
+			FoundObjects: n.found, LoadedObjects: n.loaded, LoadedBytes: n.loadedBytes,
 			MissedObjects: n.missed, LoadsFailed: n.loadsFailed, LoadsLate: n.late,
 			PutObjects: n.put, PutBytes: n.putBytes, PresentObjects: n.present,
 			SkippedObjects: n.skipped, SkippedBytes: n.skippedBytes, PutsFailed: n.putsFailed, PutsInFlight: s.busy,
@@ -160,8 +160,8 @@ func (c *Cache) tierStats() []TierStats {
 // Stats returns them.
 func (c *Cache) Stats() Stats {
 	s := c.stats()
-	for t := range s.Tiers {
-		s.Tiers[t].Store = c.shell.tiers[t].Store.Status()
+	for t, of := range c.shell.tiers {
+		s.Tiers[t].Name, s.Tiers[t].Store = of.Name, of.Store.Status()
 	}
 	return s
 }
