@@ -5,8 +5,9 @@
 #   ./test.sh                     from a fresh clone; needs Go and git, on Debian or alike
 #   HOLDFAST_TRACE=FILE ./test.sh the trace to replay (Mooncake format)
 #
-# Nothing is skipped: where a real peer (libzmq through Python) or a C compiler (for the
-# race detector) is missing, it is installed if that is allowed, and else this fails.
+# Nothing is skipped: where a real peer (libzmq through Python, a Redis, an S3 server), fio or
+# a C compiler (for the race detector) is missing, it is installed if that is allowed, and
+# else this fails.
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -45,6 +46,8 @@ fail() {
 # --- what the tests need besides Go -----------------------------------------------------
 
 have_peer() { /usr/bin/python3 -c 'import zmq, msgpack' 2>/dev/null; }
+have_redis() { command -v redis-server >/dev/null || command -v valkey-server >/dev/null; }
+have_fio() { command -v fio >/dev/null; }
 have_cc() { printf 'int main(void) { return 0; }\n' | gcc -x c -o "$scratch/cc" - 2>/dev/null; }
 
 prerequisites() {
@@ -52,11 +55,19 @@ prerequisites() {
   local missing=()
   have_peer || missing+=(python3 python3-zmq python3-msgpack)
   have_cc || missing+=(gcc libc6-dev)
+  have_redis || missing+=(redis-server)
+  have_fio || missing+=(fio)
   if [ ${#missing[@]} -gt 0 ]; then
     install "${missing[@]}"
   fi
   have_peer || fail "/usr/bin/python3 cannot import zmq and msgpack"
   have_cc || fail "gcc cannot build a program"
+  have_redis || fail "there is no redis-server"
+  have_fio || fail "there is no fio"
+  # The S3 server of the tests: built once per user, of the version that the tests pin.
+  local s3
+  s3=$(go run ./internal/tier/testserver/gateway/install) || fail "versitygw cannot be built"
+  echo "S3 server: $s3"
   go version
   /usr/bin/python3 -c 'import sys, zmq; print("python", sys.version.split()[0], "pyzmq", zmq.pyzmq_version(), "libzmq", zmq.zmq_version())'
 }
