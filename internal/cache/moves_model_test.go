@@ -25,6 +25,13 @@ type movesModel struct {
 	requests map[string]*movesRequest
 	written  map[*load]bool
 	reading  map[string][]Placed
+	writing  []openStore
+}
+
+// openStore is a store that is not committed yet.
+type openStore struct {
+	rg     Range
+	placed []Placed
 }
 
 type askedJob struct {
@@ -45,6 +52,7 @@ func TestMovesModel(t *testing.T) {
 			"":             m.verify,
 			"store":        m.storeStep,
 			"store again":  m.storeStep,
+			"commit":       m.commitStep,
 			"lookup":       m.lookupStep,
 			"lookup again": m.lookupStep,
 			"plan":         m.planStep,
@@ -67,6 +75,10 @@ func TestMovesModel(t *testing.T) {
 			"owner goes":   m.goneStep,
 			"clear":        m.clearStep,
 			"tier loses":   m.loseStep,
+			"put all":      m.putAllStep,
+			"evict":        m.evictStep,
+			"evict more":   m.evictStep,
+			"load more":    m.loadStep,
 		})
 		m.finish()
 	})
@@ -115,12 +127,33 @@ func (m *movesModel) storeStep(t *rapid.T) {
 	m.mine(t, placed)
 	scribble(placed)
 	fill(rg, 0, placed)
-	if !m.Commit(m.w, 0, rg) {
+	m.writing = append(m.writing, openStore{rg, placed})
+	if !rarely(t, 4, "stays open") {
+		m.commit(t, len(m.writing)-1)
+	}
+}
+
+func (m *movesModel) commitStep(t *rapid.T) {
+	if i, ok := drawOne(t, m.writing, "store"); ok {
+		m.commit(t, i)
+	}
+}
+
+// commit ends a store, and whatever else was prepared under its identity.
+func (m *movesModel) commit(t *rapid.T, i int) {
+	id := m.writing[i].rg.id(0)
+	if !m.Commit(m.w, 0, m.writing[i].rg) {
 		t.Fatal("commit is false")
 	}
-	for _, p := range placed {
-		m.stored[m.key(p.Index, rg)] = true
-	}
+	m.writing = slices.DeleteFunc(m.writing, func(s openStore) bool {
+		if s.rg.id(0) != id {
+			return false
+		}
+		for _, p := range s.placed {
+			m.stored[m.key(p.Index, s.rg)] = true
+		}
+		return true
+	})
 }
 
 // mine demands that nobody else touches memory that was just handed out.
@@ -147,6 +180,11 @@ func (m *movesModel) mine(t *rapid.T, placed []Placed) {
 			apart("a reader", p.Mem)
 		}
 	}
+	for _, s := range m.writing {
+		for _, p := range s.placed {
+			apart("a writer", p.Mem)
+		}
+	}
 }
 
 // ---- lookups
@@ -158,8 +196,9 @@ func (m *movesModel) lookupStep(t *rapid.T) {
 		owner = m.NewHolder("owner")
 	}
 	l := Lookup{Range: m.drawRange(t), Request: q, Owner: owner, World: 1, Readers: 1, Sizes: m.size}
-	m.EndRead(m.w, q, 0, l.Range)
-	delete(m.reading, q)
+	if rarely(t, 6, "masked") {
+		l.Mask = [][]bool{rapid.SliceOfN(rapid.Bool(), l.len(), l.len()).Draw(t, "mask")}
+	}
 	m.endReads(q)
 	found, next := m.core.lookup(l, m.now)
 	m.requests[q] = &movesRequest{rg: l.Range, owner: owner}
@@ -398,6 +437,26 @@ func (m *movesModel) putDone(t *rapid.T, i int) {
 	m.core.finishPuts(b, results)
 }
 
+// putAllStep empties the queues, as nearly all stores let happen.
+func (m *movesModel) putAllStep(t *rapid.T) {
+	for before := -1; before != len(m.puts); {
+		before = len(m.puts)
+		m.putStep(t)
+	}
+	for len(m.puts) > 0 {
+		m.putDone(t, 0)
+	}
+}
+
+// evictStep makes room, as a store of something else would.
+func (m *movesModel) evictStep(t *rapid.T) {
+	for range rapid.IntRange(1, 8).Draw(t, "objects") {
+		if r, ok := m.core.lru.Victim(); ok {
+			m.core.evict(r)
+		}
+	}
+}
+
 func (m *movesModel) loseStep(t *rapid.T) {
 	tier := m.tiers[rapid.IntRange(0, 1).Draw(t, "tier")]
 	if k, ok := pick(t, tier); ok {
@@ -412,6 +471,9 @@ func (m *movesModel) clearStep(t *rapid.T) {
 		clear(m.stored)
 		for key, r := range m.core.objs.index { // what is left must be held
 			o, p := m.core.objs.at(r), m.core.moves.puts[r]
+			if o.state == reserved && !o.loading {
+				continue // its store goes on
+			}
 			if o.state != settled || o.pins == 0 || p != nil && int(o.pins) <= 1+p.busy {
 				t.Fatalf("chunk %.8s is left after a clear, in state %d with %d pins", key.digest, o.state, o.pins)
 			}
@@ -453,8 +515,11 @@ func (m *movesModel) verify(t *rapid.T) {
 	}
 	for q, l := range m.core.requests {
 		for i, h := range l.holds {
+			if h.left+h.reading == 0 {
+				continue
+			}
 			o := m.core.objs.at(h.ref)
-			if h.left+h.reading > 0 && (o.gen != h.gen || o.state != settled || o.key.digest != m.requests[q].rg.Chain[i]) {
+			if o.gen != h.gen || o.state != settled || o.key.digest != m.requests[q].rg.Chain[i] {
 				t.Fatalf("request %s holds object %d in state %d", q, h.ref, o.state)
 			}
 		}
@@ -473,6 +538,9 @@ func (m *movesModel) verify(t *rapid.T) {
 
 // finish ends everything and demands that nothing is left over.
 func (m *movesModel) finish() {
+	for len(m.writing) > 0 {
+		m.commit(m.rt, 0)
+	}
 	for q := range m.requests {
 		m.EndSession(q)
 	}
