@@ -68,6 +68,10 @@ const (
 	TierAnswerBeforeDone
 	// TierClearUnfenced clears a tier without waiting for the puts in progress.
 	TierClearUnfenced
+	// DiskPublishBeforeSync gives a file on disk its name before its bytes are durable.
+	DiskPublishBeforeSync
+	// DiskCapAfterWrite reserves room on disk after the bytes are written.
+	DiskCapAfterWrite
 	// Switches is the number of switches.
 	Switches
 )
@@ -80,6 +84,7 @@ var names = [Switches]string{
 	"skip-producer-wait", "skip-copy-fence-before-commit", "reuse-staging-early", "skip-load-fence",
 	"double-terminal", "publish-failed-store", "sum-unpinned", "tier-skip-verify",
 	"tier-reuse-before-ack", "tier-serve-before-load", "tier-answer-before-done", "tier-clear-unfenced",
+	"disk-publish-before-sync", "disk-cap-after-write",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.

@@ -1,0 +1,163 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
+	"github.com/holdfast-kv/holdfast/internal/tier"
+)
+
+// reserveRoom counts n bytes as used before they are written, and as in flight; objects go for
+// it, oldest first. The limit is never passed, whoever writes at the same time; nor is the
+// floor of the file system, as far as other programs keep still.
+func (s *Store) reserveRoom(ctx context.Context, n int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.index.fits(n) {
+		if n > s.index.limit {
+			return fmt.Errorf("%w: %d bytes where the limit is %d", tier.ErrFull, n, s.index.limit)
+		}
+		if err := s.evictOrWait(ctx); err != nil {
+			return fmt.Errorf("%w; the limit is %d bytes", err, s.index.limit)
+		}
+	}
+	s.index.used += n
+	s.inFlight += n
+	err := s.keepFloor(ctx, n)
+	if err != nil {
+		s.index.used -= n
+		s.inFlight -= n
+	}
+	return err
+}
+
+// keepFloor makes objects go while the file system has less than the floor left, up to four
+// times what is asked for: more than that somebody else is using up. s.mu is held, and given
+// up for calls of the system.
+func (s *Store) keepFloor(ctx context.Context, n int64) error {
+	if s.reserve == 0 {
+		return nil
+	}
+	for before := s.stats.EvictedBytes; ; {
+		s.mu.Unlock()
+		available, _, err := s.fs.free()
+		s.mu.Lock()
+		if err != nil {
+			err = tier.Passing(fmt.Errorf("free space: %w", err))
+			s.fail(tier.StateFailing, err)
+			return err
+		}
+		if available-s.inFlight >= s.reserve {
+			return nil
+		}
+		err = fmt.Errorf("%w: the file system has %d bytes left, of which %d are to stay free", tier.ErrFull, available, s.reserve)
+		if s.stats.EvictedBytes-before >= 4*uint64(n) || s.evictOrWait(ctx) != nil {
+			s.fail(tier.StateFull, err)
+			return err
+		}
+	}
+}
+
+// evictOrWait removes the object that goes next. While the ages of objects are still being
+// learned there may be none that can be chosen yet. s.mu is held, and given up meanwhile.
+func (s *Store) evictOrWait(ctx context.Context) error {
+	victim, ok := s.index.policy.Victim()
+	switch {
+	case ok:
+		return s.evict(victim)
+	case s.loaded:
+		return fmt.Errorf("%w: all that is there is being read or written", tier.ErrFull)
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	select {
+	case <-s.scanned:
+		return nil
+	case <-s.closing:
+		return s.closedError()
+	case <-ctx.Done():
+		return ended(ctx)
+	}
+}
+
+// evict removes one object. It leaves the index before its file goes, and is counted until
+// after. s.mu is held, and given up while the file is removed.
+func (s *Store) evict(r ref) error {
+	key, length := s.index.at(r).key, s.index.at(r).length
+	taken := page * uint64(s.index.at(r).pages)
+	s.index.hide(r)
+	s.flights[key] = &flight{done: make(chan struct{})}
+	err := s.unlink(r, &key, length)
+	if err == nil {
+		s.stats.Evicted++
+		s.stats.EvictedBytes += taken
+		return nil
+	}
+	err = tier.Passing(fmt.Errorf("evict %s: %w", key, err))
+	s.fail(tier.StateFailing, err)
+	return err
+}
+
+// unlink removes the file of a hidden object that is claimed, and ends the claim. If that
+// fails the object is back. s.mu is held, and given up meanwhile.
+func (s *Store) unlink(r ref, key *tier.Key, length int64) error {
+	s.mu.Unlock()
+	killpoint.Hit(killpoint.DiskBeforeUnlink)
+	err := s.fs.remove(objectPath(*key, length))
+	s.mu.Lock()
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	if err != nil {
+		s.index.restore(r)
+	} else {
+		s.index.forget(r)
+		s.health.hasRoom()
+	}
+	s.release(key)
+	return err
+}
+
+// discard removes an object whose file is not what it should be, if r still is that object.
+func (s *Store) discard(key *tier.Key, r ref) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.index.find(key) != r {
+		return nil
+	}
+	length := s.index.at(r).length
+	s.index.hide(r)
+	s.flights[*key] = &flight{done: make(chan struct{})}
+	return s.unlink(r, key, length)
+}
+
+// Delete removes objects.
+func (s *Store) Delete(ctx context.Context, keys []tier.Key) []error {
+	if err := s.knowsAll(ctx); err != nil {
+		return tier.All(len(keys), err)
+	}
+	return s.each(ctx, s.writes, len(keys), func(i int, _ *scratch) error { return s.delete(ctx, &keys[i]) })
+}
+
+func (s *Store) delete(ctx context.Context, key *tier.Key) error {
+	var r ref
+	taken, err := s.claim(ctx, key, func() bool {
+		if r = s.index.find(key); r != 0 {
+			s.index.hide(r)
+		}
+		return r != 0
+	})
+	if !taken {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.unlink(r, key, s.index.at(r).length); err != nil {
+		return tier.Passing(fmt.Errorf("disk store %s: delete %s: %w", s.o.Path, key, err))
+	}
+	return nil
+}
