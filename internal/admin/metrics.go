@@ -97,6 +97,58 @@ var metrics = []metric{
 	counter("verify_mismatches_total", "Comparisons that failed. Anything but 0 is damaged memory or a defect.",
 		func(p *Picture) uint64 { return p.Cache.Mismatches }),
 
+	gauge("prefetches", "Lookups that are going on in tiers.", func(p *Picture) float64 { return float64(p.Moves.Prefetches) }),
+	counter("prefetches_late_total", "Lookups that ended early because tiers gave nothing for too long.",
+		func(p *Picture) uint64 { return p.Moves.LookupsLate }),
+	counter("hit_chunks_from_tiers_total", "Chunks that lookups found and waited for; among holdfast_hit_chunks_total.",
+		func(p *Picture) uint64 { return p.Moves.TierChunks }),
+	counter("loads_without_memory_total", "Loads from tiers that found no memory.",
+		func(p *Picture) uint64 { return p.Moves.LoadsFull }),
+	gauge("put_queue_bytes", "Bytes of objects that wait for any tier or are being put, each counted once.",
+		func(p *Picture) float64 { return float64(p.Moves.PutBytes) }),
+	perTier(prometheus.GaugeValue, "tier_state", "1; the label says how the tier is.", "state",
+		func(t *TierPicture, emit func(float64, string)) { emit(1, t.State) }),
+	perTier(prometheus.GaugeValue, "tier_bytes", "Bytes that the tier takes; -1 if it does not know.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.Bytes), "") }),
+	perTier(prometheus.GaugeValue, "tier_limit_bytes", "Bytes that the tier may take; 0 if it has no limit of its own.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.Limit), "") }),
+	perTier(prometheus.GaugeValue, "tier_objects", "Objects in the tier; -1 if it does not know.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.Objects), "") }),
+	perTier(prometheus.GaugeValue, "tier_clearing", "1 while the tier is cleared and serves nothing.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(truth(t.Clearing), "") }),
+	perTier(prometheus.GaugeValue, "tier_queue_objects", "Objects that wait to be put.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.QueueObjects), "") }),
+	perTier(prometheus.GaugeValue, "tier_queue_bytes", "Bytes of objects that wait to be put or are being put.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.QueueBytes), "") }),
+	perTier(prometheus.GaugeValue, "tier_calls_in_flight", "Calls of the tier that have not returned.", "call",
+		func(t *TierPicture, emit func(float64, string)) {
+			emit(float64(t.LoadsInFlight), "get")
+			emit(float64(t.PutsInFlight), "put")
+		}),
+	perTier(prometheus.CounterValue, "tier_found_objects_total", "Objects that lookups found in the tier.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.Found), "") }),
+	perTier(prometheus.CounterValue, "tier_loaded_objects_total", "Objects to be loaded, by what became of it.", "result",
+		func(t *TierPicture, emit func(float64, string)) {
+			emit(float64(t.Loaded), "loaded")
+			emit(float64(t.Missed), "missed")
+			emit(float64(t.LoadsFailed), "failed")
+		}),
+	perTier(prometheus.CounterValue, "tier_loaded_bytes_total", "Bytes loaded.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.LoadedBytes), "") }),
+	perTier(prometheus.CounterValue, "tier_loads_late_total", "Calls that passed their deadline.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.LoadsLate), "") }),
+	perTier(prometheus.CounterValue, "tier_put_objects_total", "Objects to be put, by what became of it.", "result",
+		func(t *TierPicture, emit func(float64, string)) {
+			emit(float64(t.Put), "put")
+			emit(float64(t.Present), "present")
+			emit(float64(t.Skipped), "skipped")
+			emit(float64(t.PutsFailed), "failed")
+		}),
+	perTier(prometheus.CounterValue, "tier_put_bytes_total", "Bytes put.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.PutBytes), "") }),
+	perTier(prometheus.CounterValue, "tier_deleted_objects_total", "Objects deleted when the tier was cleared.", "",
+		func(t *TierPicture, emit func(float64, string)) { emit(float64(t.Deleted), "") }),
+
 	gauge("leases", "Open leases.", func(p *Picture) float64 { return float64(p.Leases.Open) }),
 	gauge("leases_reading", "Leases with a reader that has begun.", func(p *Picture) float64 { return float64(p.Leases.Reading) }),
 	gauge("leases_overdue", "Leases older than their limit.", func(p *Picture) float64 { return float64(p.Leases.Overdue) }),
@@ -145,6 +197,27 @@ var metrics = []metric{
 		func(p *Picture) float64 { return truth(p.Ledger.Balanced) }),
 	counter("invariant_violations_total", "Failed assertions. Anything but 0 is a defect.",
 		func(p *Picture) uint64 { return p.Violations }),
+}
+
+// perTier is a family with a row for each tier, and for each value of another label if it has
+// one.
+func perTier(kind prometheus.ValueType, name, help, label string, read func(*TierPicture, func(float64, string))) metric {
+	labels := []string{"tier"}
+	if label != "" {
+		labels = append(labels, label)
+	}
+	return family(kind, name, help, labels, func(p *Picture, emit func(float64, ...string)) {
+		for i := range p.Tiers {
+			t := &p.Tiers[i]
+			read(t, func(v float64, value string) {
+				if emitted := []string{t.Name}; label == "" {
+					emit(v, emitted...)
+				} else {
+					emit(v, append(emitted, value)...)
+				}
+			})
+		}
+	})
 }
 
 func readInstances(p *Picture, emit func(float64, ...string)) {

@@ -51,6 +51,8 @@ type Picture struct {
 	Limits     LimitsPicture         `json:"limits_at_start"`
 	Slots      SlotsPicture          `json:"slots"`
 	Cache      CachePicture          `json:"cache"`
+	Moves      MovesPicture          `json:"moves"`
+	Tiers      []TierPicture         `json:"tiers"`
 	Leases     LeasesPicture         `json:"leases"`
 	Quarantine []cache.QuarantineRow `json:"quarantine"`
 
@@ -114,6 +116,48 @@ type CachePicture struct {
 	Mismatches      uint64 `json:"verify_mismatches"`
 }
 
+// MovesPicture is what goes on between memory and all tiers.
+type MovesPicture struct {
+	Prefetches  int    `json:"lookups_going_on"`
+	LookupsLate uint64 `json:"lookups_ended_late"`
+	TierChunks  uint64 `json:"hit_chunks_from_tiers"` // among the cache's hit_chunks
+	LoadsFull   uint64 `json:"loads_without_memory"`
+	PutObjects  int    `json:"objects_to_put"` // each counted once
+	PutBytes    int64  `json:"bytes_to_put"`
+}
+
+// TierPicture is one second-level store: what it says of itself, and totals since the start,
+// in objects if nothing else is said.
+type TierPicture struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"`
+	Where   string `json:"where"`
+	State   string `json:"state"` // "ok", "loading", "full" or "failing"
+	Reason  string `json:"reason,omitempty"`
+	Limit   int64  `json:"limit_bytes"`
+	Bytes   int64  `json:"bytes"`   // -1 = unknown
+	Objects int64  `json:"objects"` // -1 = unknown
+
+	Found         uint64 `json:"found"` // by lookups
+	Loaded        uint64 `json:"loaded"`
+	LoadedBytes   uint64 `json:"loaded_bytes"`
+	Missed        uint64 `json:"missed"` // found, and gone or corrupt when they were to be loaded
+	LoadsFailed   uint64 `json:"loads_failed"`
+	LoadsLate     uint64 `json:"loads_late"`      // calls that passed their deadline
+	LoadsInFlight int    `json:"loads_in_flight"` // calls
+	Put           uint64 `json:"put"`
+	PutBytes      uint64 `json:"put_bytes"`
+	Present       uint64 `json:"present"` // were to be put and there already
+	Skipped       uint64 `json:"skipped"` // found no place in the queue
+	SkippedBytes  uint64 `json:"skipped_bytes"`
+	PutsFailed    uint64 `json:"puts_failed"`
+	PutsInFlight  int    `json:"puts_in_flight"` // calls
+	QueueObjects  int    `json:"queue_objects"`
+	QueueBytes    int64  `json:"queue_bytes"` // those in flight included
+	Clearing      bool   `json:"clearing"`    // it serves nothing until what it had is deleted
+	Deleted       uint64 `json:"deleted"`     // when it was cleared
+}
+
 // LeasesPicture counts the leases and lists the oldest.
 type LeasesPicture struct {
 	Open    int        `json:"open"`
@@ -151,6 +195,8 @@ func (s Source) Take(now time.Time) Picture {
 			Reserved: c.Arena.ReservedSlots, Settled: c.Arena.SettledSlots, Quarantined: c.Arena.QuarantinedSlots,
 		},
 		Cache:      cachePicture(c),
+		Moves:      movesPicture(c),
+		Tiers:      tierPictures(c.Tiers),
 		Leases:     LeasesPicture{Open: c.Leases, Reading: c.Reading, Overdue: c.LeasesOverdue, Oldest: s.leaseRows()},
 		Quarantine: list(s.Cache.Quarantined()),
 		Sessions:   srv.Sessions, Peers: list(srv.Peers), Instances: list(srv.Instances), Requests: list(srv.Requests),
@@ -200,6 +246,29 @@ func cachePicture(c cache.Stats) CachePicture {
 		StoresFull: c.StoresFull, LateCommits: c.LateCommits,
 		Verified: c.Verified, Mismatches: c.Mismatches,
 	}
+}
+
+func movesPicture(c cache.Stats) MovesPicture {
+	return MovesPicture{
+		Prefetches: c.Prefetches, LookupsLate: c.LookupsLate, TierChunks: c.TierChunks, LoadsFull: c.LoadsFull,
+		PutObjects: c.PutObjects, PutBytes: c.PutBytes,
+	}
+}
+
+func tierPictures(tiers []cache.TierStats) []TierPicture {
+	all := []TierPicture{}
+	for _, t := range tiers {
+		all = append(all, TierPicture{
+			Name: t.Name, Kind: t.Store.Kind, Where: t.Store.Where, State: string(t.Store.State), Reason: t.Store.Reason,
+			Limit: t.Store.Limit, Bytes: t.Store.Bytes, Objects: t.Store.Objects,
+			Found: t.FoundObjects, Loaded: t.LoadedObjects, LoadedBytes: t.LoadedBytes,
+			Missed: t.MissedObjects, LoadsFailed: t.LoadsFailed, LoadsLate: t.LoadsLate, LoadsInFlight: t.LoadsInFlight,
+			Put: t.PutObjects, PutBytes: t.PutBytes, Present: t.PresentObjects,
+			Skipped: t.SkippedObjects, SkippedBytes: t.SkippedBytes, PutsFailed: t.PutsFailed, PutsInFlight: t.PutsInFlight,
+			QueueObjects: t.QueueObjects, QueueBytes: t.QueueBytes, Clearing: t.Clearing, Deleted: t.DeletedObjects,
+		})
+	}
+	return all
 }
 
 func (s Source) leaseRows() []LeaseRow {
