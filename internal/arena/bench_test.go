@@ -38,7 +38,7 @@ func full(tb testing.TB, size int64, r *rand.Rand, next func(*rand.Rand) int64) 
 		if err != nil {
 			tb.Fatal(err)
 		}
-		if err := x.Settle(s); err != nil {
+		if err := x.Settle(s, Label{}); err != nil {
 			tb.Fatal(err)
 		}
 		slots = append(slots, s)
@@ -97,7 +97,7 @@ func admit(tb testing.TB, x *Index, victims []Slot, length int64) (Slot, []Slot)
 	for {
 		s, err := x.Reserve(length, 1, 1)
 		if err == nil {
-			if err := x.Settle(s); err != nil {
+			if err := x.Settle(s, Label{}); err != nil {
 				tb.Fatal(err)
 			}
 			return s, victims
@@ -143,7 +143,7 @@ func refusals(tb testing.TB, size int64, next func(*rand.Rand) int64) (fresh, ch
 		for {
 			s, err := x.Reserve(length, 1, 1)
 			if err == nil {
-				if err := x.Settle(s); err != nil {
+				if err := x.Settle(s, Label{}); err != nil {
 					tb.Fatal(err)
 				}
 				slots = append(slots, s)

@@ -9,7 +9,7 @@ import (
 // not hold: extents tile the pool without gap or overlap, no two free neighbours,
 // totals equal the sums, every slot's state and links agree.
 func (x *Index) Check() error {
-	for _, check := range []func() error{x.checkTiling, x.checkLists, x.checkQuarantine, x.checkSpares} {
+	for _, check := range []func() error{x.checkTiling, x.checkLists, x.checkQuarantine, x.checkSpares, x.checkRecords} {
 		if err := check(); err != nil {
 			return fmt.Errorf("arena: %w", err)
 		}
@@ -156,6 +156,51 @@ func (x *Index) checkSpares() error {
 	}
 	if spares != x.spares || 1+extents+spares+x.retired != x.used {
 		return fmt.Errorf("%d descriptors: %d extents, %d of %d spare, %d retired", x.used, extents, spares, x.spares, x.retired)
+	}
+	return nil
+}
+
+// checkRecords compares every record with its extent.
+func (x *Index) checkRecords() error {
+	if x.records == nil {
+		return nil
+	}
+	for n := uint32(1); n < max(x.used, uint32(x.records.head[hSlots])); n++ {
+		state := Free
+		if n < x.used {
+			state = x.state(n)
+		}
+		if uint64(n) >= x.records.head[hSlots] {
+			if state == Free || state == states {
+				continue
+			}
+			return fmt.Errorf("extent %d is %s and has no record", n, state)
+		}
+		if err := x.checkRecord(n, state); err != nil {
+			return fmt.Errorf("record %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func (x *Index) checkRecord(n uint32, state State) error {
+	rec := x.records.at(n)
+	if state == Free || state == states {
+		if rec[wState] != 0 {
+			return fmt.Errorf("it says %s of free space", rec.state())
+		}
+		return nil
+	}
+	e := x.at(n)
+	switch {
+	case rec.state() != state:
+		return fmt.Errorf("it says %s, the slot is %s", rec.state(), state)
+	case rec.offset() != e.off || rec.length() != e.length:
+		return fmt.Errorf("it says %d bytes at %d, the slot has %d at %d", rec.length(), rec.offset(), e.length, e.off)
+	case rec.owned() && rec.summed(), state == Reserved && !rec.owned(), state == Settled && rec.owned():
+		return fmt.Errorf("%s, owned %t, summed %t", state, rec.owned(), rec.summed())
+	case state == Reserved && rec.holder() != e.writer:
+		return fmt.Errorf("it says holder %d, the writer is %d", rec.holder(), e.writer)
 	}
 	return nil
 }

@@ -66,6 +66,14 @@ func (t *table) take() uint32 {
 	return n
 }
 
+// upcoming is the descriptor that take will return.
+func (t *table) upcoming() uint32 {
+	if t.spare != 0 {
+		return t.spare
+	}
+	return max(t.used, 1)
+}
+
 // give takes a descriptor back. One whose next generation would repeat an old one is
 // retired: a stale handle must never come true again.
 func (t *table) give(n uint32) {

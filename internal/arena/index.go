@@ -14,12 +14,14 @@ import (
 
 // Index hands out slots of a pool of fixed size. It is a plain value for one goroutine
 // at a time. It never reads the pool, and writes to it only to poison freed slots in
-// builds that assert.
+// builds that assert. If it has records, it keeps them: every change of a slot is there before
+// the call returns, in an order that a crash at any moment does no harm to.
 type Index struct {
 	lists
 	size, align int64
 	mem         []byte
-	first       uint32 // the extent at offset 0
+	first       uint32   // the extent at offset 0
+	records     *Records // nil: nothing of this index outlives the process
 
 	bytes [states]int64
 	slots [states]int
@@ -34,6 +36,15 @@ type Index struct {
 // is a power of two and divides size; anything else panics. mem is the pool's memory,
 // size bytes, or nil; builds that assert poison every freed slot in it.
 func NewIndex(size, align int64, mem []byte) *Index {
+	x := blankIndex(size, align, mem)
+	x.first = x.take()
+	x.at(x.first).size = size
+	x.bytes[Free] = size
+	x.put(x.first)
+	return x
+}
+
+func blankIndex(size, align int64, mem []byte) *Index {
 	if size < 1 || align < 1 || align&(align-1) != 0 || size%align != 0 {
 		panic(fmt.Sprintf("arena: size %d is not a positive multiple of the alignment %d, a power of two", size, align))
 	}
@@ -46,10 +57,6 @@ func NewIndex(size, align int64, mem []byte) *Index {
 		held:    make(map[Holder]map[uint32]struct{}),
 	}
 	x.shift = uint(bits.TrailingZeros64(uint64(align)))
-	x.first = x.take()
-	x.at(x.first).size = size
-	x.bytes[Free] = size
-	x.put(x.first)
 	return x
 }
 
@@ -70,20 +77,32 @@ func (x *Index) Reserve(length int64, writer Holder, op transfer.Op) (Slot, erro
 	if n == 0 {
 		return Slot{}, ErrFull
 	}
+	if x.records != nil {
+		if err := x.records.reach(max(n, x.upcoming())); err != nil {
+			return Slot{}, fmt.Errorf("%w: %w", ErrFull, err)
+		}
+	}
 	n = x.carve(n, size)
 	e := x.at(n)
 	e.length, e.writer, e.op = length, writer, uint64(op)
 	e.gen++
 	x.set(n, Reserved)
 	x.move(Free, Reserved, size)
+	if x.records != nil {
+		x.records.at(n).reserve(e.off, length, writer)
+	}
 	return Slot{N: n, Gen: e.gen}, nil
 }
 
-// Settle makes a reserved slot settled: its writer's completion was observed.
-func (x *Index) Settle(s Slot) error {
+// Settle makes a reserved slot settled: its writer's completion was observed. The label is
+// what the next server will know of it.
+func (x *Index) Settle(s Slot, l Label) error {
 	e, err := x.slot(s, Reserved, "settle")
 	if err != nil {
 		return err
+	}
+	if x.records != nil {
+		x.records.at(s.N).settle(l)
 	}
 	x.set(s.N, Settled)
 	x.move(Reserved, Settled, e.size)
@@ -275,6 +294,9 @@ func (x *Index) carve(n uint32, size int64) uint32 {
 // free makes a slot free space, joined with its free neighbours.
 func (x *Index) free(n uint32) {
 	e := x.at(n)
+	if x.records != nil && !sabotage.On(sabotage.RecordNotCleared) {
+		x.records.at(n).clear() // before anything can be put there
+	}
 	x.move(x.state(n), Free, e.size)
 	if x.mem != nil {
 		invariant.Poison(x.mem[e.off : e.off+e.size])
@@ -332,6 +354,14 @@ func (x *Index) join(n, after uint32) uint32 {
 func (x *Index) quarantine(n uint32, holders []Holder) {
 	x.move(x.state(n), Quarantined, x.at(n).size)
 	x.set(n, Quarantined)
+	if x.records != nil {
+		x.records.at(n).quarantine(holders)
+	}
+	x.hold(n, holders)
+}
+
+// hold books who keeps a slot in quarantine.
+func (x *Index) hold(n uint32, holders []Holder) {
 	x.holders[n] = holders
 	for _, h := range holders {
 		if x.held[h] == nil {

@@ -33,7 +33,7 @@ func reserve(t *testing.T, x *Index, length int64, h Holder) Slot {
 	return s
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestNewIndexRefusesBadShapes(t *testing.T) {
 func TestBadRequestsChangeNothing(t *testing.T) {
 	x := newIndex(t, 64<<10, 4096, nil)
 	settled := reserve(t, x, 4096, 1)
-	must(t, x.Settle(settled))
+	must(t, x.Settle(settled, Label{}))
 	before := x.Stats()
 	for _, c := range []struct {
 		name string
@@ -76,7 +76,7 @@ func TestBadRequestsChangeNothing(t *testing.T) {
 		{"longer than what is left", second(x.Reserve(60<<10+1, 1, 1)), ErrFull},
 		{"nobody writes", second(x.Reserve(1, 0, 1)), ErrHolder},
 		{"nobody holds", x.Quarantine(settled, 3, 0), ErrHolder},
-		{"settled twice", x.Settle(settled), ErrState},
+		{"settled twice", x.Settle(settled, Label{}), ErrState},
 		{"abort after settle", x.Abort(settled, true), ErrState},
 		{"proof about a settled slot", x.ProveSlot(settled, 1), ErrState},
 		{"no slot", x.Release(Slot{}), ErrState},
@@ -152,7 +152,7 @@ func TestAbortWithoutProofKeepsMemory(t *testing.T) {
 func TestSlotOfSeveralHoldersWaitsForAll(t *testing.T) {
 	x := newIndex(t, 8192, 4096, nil)
 	s := reserve(t, x, 8192, 9)
-	must(t, x.Settle(s))
+	must(t, x.Settle(s, Label{}))
 	must(t, x.Quarantine(s, 3, 1, 2, 1))
 	if err := x.ProveSlot(s, 9); !errors.Is(err, ErrHolder) {
 		t.Errorf("proof by its writer, who does not hold it: %v", err)
@@ -328,7 +328,7 @@ func TestCheckNotices(t *testing.T) {
 		s.gone = reserve(t, x, 100, 1)
 		must(t, x.Abort(s.gone, true))
 		must(t, x.Abort(s.quarantined, false))
-		must(t, x.Settle(s.settled))
+		must(t, x.Settle(s.settled, Label{}))
 		if err := x.Check(); err != nil {
 			t.Fatal(err)
 		}

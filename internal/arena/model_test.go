@@ -92,7 +92,9 @@ func refused(t *rapid.T, err error, ok bool) bool {
 	return !ok
 }
 
-func holder(t *rapid.T) Holder { return Holder(rapid.IntRange(1, 4).Draw(t, "holder")) }
+func holder(t *rapid.T) Holder {
+	return rapid.SampledFrom([]Holder{1, 2, 3, 4 | Own}).Draw(t, "holder")
+}
 
 func (m *model) Reserve(t *rapid.T) {
 	length := rapid.OneOf(
@@ -130,7 +132,7 @@ func (m *model) Reserve(t *rapid.T) {
 
 func (m *model) Settle(t *rapid.T) {
 	s, ok := m.any(t, Reserved)
-	if refused(t, m.x.Settle(s), ok) {
+	if refused(t, m.x.Settle(s, Label{}), ok) {
 		return
 	}
 	m.live[s].state = Settled
@@ -173,7 +175,7 @@ func (m *model) Quarantine(t *rapid.T) {
 }
 
 func (m *model) Prove(t *rapid.T) {
-	h := Holder(rapid.IntRange(0, 5).Draw(t, "holder or nobody"))
+	h := rapid.SampledFrom([]Holder{0, 1, 2, 3, 4 | Own, 5}).Draw(t, "holder or nobody")
 	var want int64
 	for _, s := range m.slots(Quarantined) {
 		if slices.Contains(m.live[s].holders, h) {

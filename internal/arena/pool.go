@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 )
 
 // ShmDir is where POSIX shared-memory objects are files in Linux.
@@ -22,7 +24,12 @@ var (
 	ErrNoRoom = errors.New("no room for the pool")
 	// ErrOptions is wrapped when pool options are out of range.
 	ErrOptions = errors.New("bad pool options")
+	// ErrRecords is wrapped when the records of a pool cannot be read.
+	ErrRecords = errors.New("the pool's records cannot be used")
 )
+
+// maxIdentity bounds an identity, in bytes: with everything else it must fit a page.
+const maxIdentity = 512
 
 // PoolOptions say what memory to take.
 type PoolOptions struct {
@@ -33,16 +40,25 @@ type PoolOptions struct {
 	Dir string
 	// Size in bytes, a positive multiple of 4096.
 	Size int64
+	// Align of the slots in bytes, a power of two from 64 that divides Size, if the pool is to
+	// keep records that another server can adopt; 0 = none. Private memory has none.
+	Align int64
+	// Identity says which server's pool it is. Only a pool with records has one.
+	Identity string
 }
 
 // Pool owns a mapped memory object, created exclusively with mode 0600 and locked
 // (flock) for the owner's life, so that a stale object can be told from a live one.
-// The object is one page longer than the pool: see mark.
+// Behind the pool the object has records, if asked for, and a page that says what it is: see
+// mark and Records.
 type Pool struct {
 	name, path string
 	size       int64
 	fd         int // -1 for private memory
 	piece      int64
+	header     Header
+	records    *Records
+	adopted    bool
 
 	// mu keeps Close from unmapping under a piece of Populate. It is the one lock
 	// here that is held across a system call.
@@ -62,6 +78,7 @@ func Create(o PoolOptions) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{name: o.Name, size: o.Size, fd: -1, piece: populatePiece}
+	p.header = Header{PID: os.Getpid(), Size: o.Size}
 	flags := unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE
 	if o.Name != "" {
 		p.path = filepath.Join(o.Dir, o.Name)
@@ -69,7 +86,11 @@ func Create(o PoolOptions) (*Pool, error) {
 		if err := fits(o.Dir, o.Size+pageSize); err != nil {
 			return nil, fmt.Errorf("create pool %s: %w", p.path, err)
 		}
-		fd, err := createObject(p.path, o.Size)
+		if o.Align > 0 {
+			p.header.Records, p.header.Align, p.header.Identity = true, o.Align, o.Identity
+			p.header.Boot, p.header.Seen = 1, seenFrom()
+		}
+		fd, err := createObject(p.path, &p.header)
 		if err != nil {
 			return nil, fmt.Errorf("create pool %s: %w", p.path, err)
 		}
@@ -80,15 +101,66 @@ func Create(o PoolOptions) (*Pool, error) {
 		return nil, errors.Join(fmt.Errorf("map %d bytes of pool %q: %w", o.Size, o.Name, err), p.remove())
 	}
 	p.mem = mem
+	if p.header.Records {
+		if p.records, err = mapRecords(p.fd, o.Size, o.Align); err != nil {
+			return nil, fmt.Errorf("create pool %s: %w", p.path, unmap(mem, errors.Join(err, p.remove())))
+		}
+		p.records.fresh()
+	}
 	// Only a hint, and one that many kernels refuse for shared memory.
 	_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 	return p, nil
+}
+
+// adopt maps an object that is there and takes it over.
+func (p *Pool) adopt(held int64) (err error) {
+	killpoint.Hit(killpoint.AdoptBeforeHeader)
+	if p.mem, err = unix.Mmap(p.fd, 0, int(p.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("map %d bytes: %w", p.size, err)
+	}
+	if p.records, err = mapRecords(p.fd, p.size, p.header.Align); err != nil {
+		return err
+	}
+	if p.records.head[hMagic] != regionMagic {
+		return fmt.Errorf("%w: its records have no magic", ErrRecords)
+	}
+	p.records.held = held
+	// Before the header, which says what pids mean.
+	p.records.loadPeers(p.header.Seen != seenFrom())
+	p.header.Seen = seenFrom()
+	if err := writeHeader(p.fd, p.header.at(), &p.header); err != nil {
+		return err
+	}
+	_ = unix.Madvise(p.mem, unix.MADV_HUGEPAGE)
+	return nil
+}
+
+// Adopted reports whether the pool was another server's.
+func (p *Pool) Adopted() bool { return p.adopted }
+
+// Header is what the object's last page says.
+func (p *Pool) Header() Header { return p.header }
+
+// Records are the tables behind the pool, nil without.
+func (p *Pool) Records() *Records { return p.records }
+
+// SetAdmin records where the owner can be asked for the pool.
+func (p *Pool) SetAdmin(address string) error {
+	if p.records == nil {
+		return nil
+	}
+	p.header.Admin = address
+	return writeHeader(p.fd, p.header.at(), &p.header)
 }
 
 func (o PoolOptions) check() error {
 	switch {
 	case o.Size < pageSize || o.Size%pageSize != 0 || int64(int(o.Size)) != o.Size:
 		return fmt.Errorf("%w: size %d is not a positive multiple of %d", ErrOptions, o.Size, pageSize)
+	case o.Align != 0 && (o.Align < minRecordAlign || o.Align&(o.Align-1) != 0 || o.Size%o.Align != 0):
+		return fmt.Errorf("%w: alignment %d is not a power of two from %d that divides %d", ErrOptions, o.Align, minRecordAlign, o.Size)
+	case len(o.Identity) > maxIdentity:
+		return fmt.Errorf("%w: an identity of %d bytes, at most %d", ErrOptions, len(o.Identity), maxIdentity)
 	case o.Name == "." || o.Name == ".." || strings.ContainsAny(o.Name, "/\x00") || len(o.Name) > 255:
 		return fmt.Errorf("%w: %q is not a file name", ErrOptions, o.Name)
 	}
@@ -173,16 +245,35 @@ func (p *Pool) allocate(off, n int64) error {
 // Close unlinks the object, if the name still means this object (device and inode),
 // and unmaps it. Clients that have it mapped keep their mapping: it is never truncated.
 // A second Close does nothing.
-func (p *Pool) Close() error {
+func (p *Pool) Close() error { return p.close(p.remove) }
+
+// Release is Close, but leaves the object with everything in it to the next server of its
+// identity. A pool without records or identity would not be found again: it is unlinked.
+func (p *Pool) Release() error {
+	if p.records == nil || p.header.Identity == "" {
+		return p.Close()
+	}
+	return p.close(func() error {
+		p.header.Kept = true
+		err := writeHeader(p.fd, p.header.at(), &p.header)
+		return errors.Join(err, unix.Close(p.fd)) // and with it the lock
+	})
+}
+
+func (p *Pool) close(end func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil
 	}
 	p.closed = true
-	err := errors.Join(p.remove(), unix.Munmap(p.mem))
+	var unmapped error
+	if p.records != nil {
+		unmapped = unix.Munmap(p.records.mem)
+	}
+	unmapped = errors.Join(unmapped, unix.Munmap(p.mem))
 	p.mem = nil
-	return err
+	return errors.Join(unmapped, end())
 }
 
 // remove unlinks the object while its lock is held, then gives the lock back.

@@ -254,8 +254,8 @@ func TestRemoveStaleLeavesWhatIsNotStale(t *testing.T) {
 		t.Errorf("left %v, %v", entries, err)
 	}
 	for _, path := range []string{"pool-fifo", "pool-link"} {
-		if gone, err := removeStale(filepath.Join(dir, path)); gone || err != nil {
-			t.Errorf("%s: removed %v, %v", path, gone, err)
+		if stale, err := lockStale(filepath.Join(dir, path)); stale != nil || err != nil {
+			t.Errorf("%s: locked %v, %v", path, stale, err)
 		}
 	}
 	if _, err := RemoveStale(dir, ""); !errors.Is(err, ErrOptions) {
@@ -270,7 +270,7 @@ func TestRemoveStaleLeavesWhatIsNotStale(t *testing.T) {
 // is what the end of a process does.
 func leave(t *testing.T, dir, name string) {
 	t.Helper()
-	fd, err := createObject(filepath.Join(dir, name), 1<<20)
+	fd, err := createObject(filepath.Join(dir, name), &Header{Size: 1 << 20})
 	must(t, err)
 	must(t, unix.Close(fd))
 }

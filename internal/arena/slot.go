@@ -6,6 +6,15 @@ import "errors"
 // of one lookup's owner. Holders are never reused. 0 is nobody.
 type Holder uint64
 
+// Two kinds of holders are told by their numbers; listed peers have smaller ones. What those
+// from Own on hold is theirs only for the life of this process: the server itself.
+// Unknown holds what an earlier server's record says is held by somebody whom no record
+// knows. That cannot be but by damage, and nobody can be waited for: it stays.
+const (
+	Own     Holder = 1 << 62
+	Unknown Holder = 1 << 63
+)
+
 // State is where a slot is in its life.
 type State uint8
 

@@ -130,14 +130,30 @@ type Cache struct {
 	spaces  spaces
 	shell   moveShell
 	moving  int // goroutines that work for the tiers; summed is told when one ends
+
+	compared     bool      // it was said that everything inherited is compared
+	saidCompared time.Time // when it was last said how far that is
 }
 
 // limits are the ages at which Tick acts.
 type limits struct{ lease, reserve time.Duration }
 
-// New returns an empty cache over the pool. The pool must stay open until Close, and as long
+// New returns a cache over the pool: empty, or with what an earlier server left in a pool that
+// was adopted. The pool must stay open until Close, and as long
 // as anything that the cache handed out is in use.
 func New(cfg Config) (*Cache, error) {
+	c, err := open(cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sumLater() // what was inherited is compared
+	return c, nil
+}
+
+// open is New without work in the background.
+func open(cfg Config) (*Cache, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("a cache needs a pool")
 	}
@@ -146,6 +162,9 @@ func New(cfg Config) (*Cache, error) {
 	}
 	if cfg.Align < 1 || cfg.Align&(cfg.Align-1) != 0 || cfg.Pool.Size()%cfg.Align != 0 {
 		return nil, fmt.Errorf("slot alignment %d is not a power of two that divides the pool's %d bytes", cfg.Align, cfg.Pool.Size())
+	}
+	if h := cfg.Pool.Header(); h.Records && h.Align != cfg.Align {
+		return nil, fmt.Errorf("slot alignment %d, and the pool has records of slots aligned to %d", cfg.Align, h.Align)
 	}
 	if cfg.VerifyRate == 0 {
 		cfg.VerifyRate = 0.01
@@ -160,6 +179,7 @@ func New(cfg Config) (*Cache, error) {
 		core:   newCore(cfg.Pool.Size(), cfg.Align, cfg.Pool.Mem(), cfg.Verify, cfg.VerifyRate),
 		spaces: newSpaces(maxNamespaces),
 	}
+	adopted, names := c.core.found(cfg.Pool.Records())
 	c.summed.L = &c.mu
 	c.closing = make(chan struct{})
 	if c.now == nil {
@@ -174,7 +194,11 @@ func New(cfg Config) (*Cache, error) {
 	if c.limits.reserve == 0 {
 		c.limits.reserve = 600 * time.Second
 	}
-	return c, c.setTiers(cfg)
+	if err := c.setTiers(cfg); err != nil {
+		return nil, err
+	}
+	c.inherit(adopted, names)
+	return c, nil
 }
 
 // NewHolder returns a holder that was never used before; desc is shown to people. It must

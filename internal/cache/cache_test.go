@@ -2,9 +2,11 @@ package cache
 
 import (
 	"bytes"
+	"crypto/rand"
 	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"testing"
 	"time"
 
@@ -31,6 +33,9 @@ type rig struct {
 	log  bytes.Buffer
 	ns   Namespace
 	size []int64 // of objects, per group
+
+	cfg     Config
+	adopted []*arena.Pool // by restarts
 }
 
 const objectSize = 64 // also the alignment: the pool holds 64 objects
@@ -52,18 +57,28 @@ func newRig(t testing.TB, change ...func(*Config)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Cache = c
+	r.Cache, r.cfg = c, cfg
 	r.ns = c.Namespace("model", 1, "", "layout")
 	t.Cleanup(func() {
 		r.Close()
 		r.check()
+		for _, p := range r.adopted {
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	})
 	return r
 }
 
-func newPool(t testing.TB, size int64) *arena.Pool {
+// newPool is a pool with records, so that every check compares them, too.
+func newPool(t testing.TB, size int64) *arena.Pool { return recordedPool(t, size, objectSize) }
+
+func recordedPool(t testing.TB, size, align int64) *arena.Pool {
 	t.Helper()
-	pool, err := arena.Create(arena.PoolOptions{Size: size})
+	pool, err := arena.Create(arena.PoolOptions{
+		Name: fmt.Sprintf("holdfast-test-%d-%s", os.Getpid(), rand.Text()), Size: size, Align: align, Identity: "test",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,7 @@ type core struct {
 
 	holders    map[Holder]*holder
 	lastHolder Holder
+	lastLocal  Holder
 	self       Holder // who reads bytes for checksums
 
 	requests map[string]*lookup
@@ -47,6 +48,7 @@ type core struct {
 	nres     int                       // open reservations
 	nreads   int                       // open reads
 	moves    moves                     // between memory and tiers
+	legacy   legacy                    // of an earlier server
 
 	sampler  sampler
 	ledger   transfer.Ledger
@@ -80,7 +82,6 @@ type rangeID struct {
 
 func newCore(size, align int64, mem []byte, mode VerifyMode, rate float64) *core {
 	c := &core{
-		ix:       arena.NewIndex(size, align, mem),
 		mem:      mem,
 		size:     size,
 		align:    align,
@@ -93,7 +94,7 @@ func newCore(size, align int64, mem []byte, mode VerifyMode, rate float64) *core
 		sums:     newSums(mode, rate),
 		sampler:  newSampler(mode, rate),
 	}
-	c.self = c.newHolder("holdfast checksums")
+	c.self = c.newLocal("holdfast checksums")
 	return c
 }
 
@@ -120,6 +121,7 @@ func must(err error, doing string) { invariant.Check(err == nil, "cache: %s: %v"
 type holder struct {
 	desc    string
 	lost    bool // cannot be reached; may still touch memory
+	old     bool // a client of an earlier server
 	res     map[rangeID]*reservation
 	reads   map[readID]*read
 	lookups map[*lookup]struct{} // owned, with shares left
@@ -127,11 +129,7 @@ type holder struct {
 	suspect int                  // objects it wrote that are condemned
 }
 
-func (c *core) newHolder(desc string) Holder {
-	c.lastHolder++
-	c.holders[c.lastHolder] = &holder{desc: desc}
-	return c.lastHolder
-}
+func (c *core) newHolder(desc string) Holder { return c.newPeer(desc, Peer{}) }
 
 // own reports whether the holder is the cache itself, which is never lost.
 func (c *core) own(h Holder) bool { return h == c.self || h == c.moves.loader }
@@ -159,8 +157,8 @@ func (c *core) describe(h Holder) string {
 // forget drops the record of a lost holder when no memory is left that it might touch.
 // A lost holder of which something remains is remembered until it is gone.
 func (c *core) forget(h Holder, hs *holder) {
-	if hs.lost && hs.live == 0 && hs.suspect == 0 && len(hs.res) == 0 && len(hs.reads) == 0 {
-		delete(c.holders, h)
+	if hs.lost && !hs.old && hs.live == 0 && hs.suspect == 0 && len(hs.res) == 0 && len(hs.reads) == 0 {
+		c.dropHolder(h)
 	}
 }
 
@@ -179,8 +177,9 @@ func (c *core) gone(h Holder) {
 		c.endRead(hs, rd, transfer.FailedAfterSubmit)
 	}
 	c.releaseOwned(hs)
-	delete(c.holders, h)
 	c.ix.Prove(h)
+	c.leaveLegacy(h)
+	c.dropHolder(h)
 }
 
 // lose records that h cannot be reached: what it may be writing is quarantined, what it

@@ -21,6 +21,7 @@ func (c *core) check() error {
 		c.checkLeases(),
 		c.checkOutstanding(),
 		c.checkMoves(),
+		c.checkLegacy(),
 	)
 }
 
@@ -204,6 +205,9 @@ func (c *core) checkSums() error {
 		return nil
 	}
 	for s := range c.sums.open {
+		if s.compare {
+			continue
+		}
 		for _, r := range s.objs {
 			if err := add(r, false); err != nil {
 				return err
@@ -265,6 +269,9 @@ func (c *core) checkLeases() error {
 		add(s.objs)
 	}
 	c.pinsOfMoves(pins, checks)
+	for _, r := range c.legacy.kept {
+		pins[r]++
+	}
 	spent, holds := 0, 0
 	for l := range c.lookups() {
 		if err := c.checkLease(l, reading[l], pins); err != nil {
@@ -372,4 +379,62 @@ func (c *core) checkOutstanding() error {
 		}
 	}
 	return nil
+}
+
+// checkLegacy verifies what is left of an earlier server.
+func (c *core) checkLegacy() error {
+	g, objects, bytes := &c.legacy, 0, int64(0)
+	err := c.everyObject(func(r ref, o *object) error {
+		if !o.unverified {
+			return nil
+		}
+		objects++
+		bytes += o.size
+		if o.state != settled || !o.summed || r > g.last {
+			return fmt.Errorf("unverified in state %d, summed %t", o.state, o.summed)
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case objects != g.objects || bytes != g.bytes:
+		return fmt.Errorf("%d objects, %d bytes are unverified, counted %d, %d", objects, bytes, g.objects, g.bytes)
+	case len(g.kept) > 0 && len(g.peers) == 0:
+		return fmt.Errorf("%d objects are kept for nobody", len(g.kept))
+	}
+	return c.checkLabels()
+}
+
+// checkLabels compares what the records say of objects.
+func (c *core) checkLabels() error {
+	if c.ix.Records() == nil {
+		return nil
+	}
+	labels := make(map[arena.Slot]arena.Inherited)
+	for in := range c.ix.Inheritance() {
+		labels[in.Slot] = in
+	}
+	reading := make(map[ref]bool)
+	for h, hs := range c.holders {
+		for _, rd := range hs.reads {
+			for _, pos := range rd.at {
+				reading[rd.lookup.holds[pos].ref] = reading[rd.lookup.holds[pos].ref] || h < arena.Own
+			}
+		}
+	}
+	for _, r := range c.legacy.kept {
+		reading[r] = true
+	}
+	return c.everyObject(func(r ref, o *object) error {
+		if o.state != settled {
+			return nil
+		}
+		in, want := labels[o.slot], c.label(o)
+		want.Stamp &= 1<<40 - 1
+		if in.Label != want || in.Read != reading[r] {
+			return fmt.Errorf("its record says %+v, read %t; want %+v, read %t", in.Label, in.Read, want, reading[r])
+		}
+		return nil
+	})
 }

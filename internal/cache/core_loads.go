@@ -161,7 +161,7 @@ func (c *core) finishLoad(ld *load, results []loadResult, sums []xxh3.Uint128) {
 			s.count.loadedBytes += uint64(c.objs.at(r).size)
 			if sums != nil {
 				o := c.objs.at(r)
-				o.sum, o.summed = sums[i], true
+				o.sum, o.summed = sums[i], true // its record gets it when it is settled
 			}
 			c.serveLoaded(r)
 		}

@@ -68,7 +68,7 @@ func (c *core) setTiers(n int, queueBytes int64, loads int, retain bool) {
 		return
 	}
 	c.moves = moves{
-		tiers: make([]tierState, n), retain: retain, most: loads, loader: c.newHolder("holdfast loads"),
+		tiers: make([]tierState, n), retain: retain, most: loads, loader: c.newLocal("holdfast loads"),
 		puts: make(map[ref]*put), loads: make(map[*load]struct{}), loading: make(map[ref]*load),
 	}
 	for t := range c.moves.tiers {

@@ -57,6 +57,8 @@ type object struct {
 	// unsummed: in the queue of those whose sum is to be taken; sumNext and sumPrev thread it
 	unsummed bool
 	loading  bool // reserved for a load
+	// unverified: of an earlier server, and not compared with its sum yet
+	unverified bool
 	// temporary: loaded from a tier, and evicted before everything that was stored
 	temporary bool
 	// watched: condemned, and quarantined for the cache's own checksum work, among others
@@ -130,6 +132,7 @@ func (c *core) refresh(r ref, o *object) {
 func (c *core) touch(r ref, o *object) {
 	c.clock++
 	o.stamp = c.clock
+	c.ix.Stamp(o.slot, o.stamp)
 	if c.lru.Contains(r) {
 		c.lru.Remove(r)
 		c.lru.Insert(r, o.lastUse())
@@ -190,6 +193,7 @@ func (c *core) adopt(child, parent ref) {
 	}
 	po := c.objs.at(parent)
 	co.parent, co.next = parent, po.child
+	c.ix.Follow(co.slot, c.before(co))
 	if po.child != 0 {
 		c.objs.at(po.child).prev = child
 	}
@@ -204,12 +208,14 @@ func (c *core) detach(r ref, o *object) {
 		c.unqueue(o)
 		c.countSums(o, -1)
 	}
+	c.leaveUnverified(o)
 	delete(c.objs.index, o.key)
 	c.lru.Remove(r)
 	for child := o.child; child != 0; {
 		co := c.objs.at(child)
 		child = co.next
 		co.parent, co.next, co.prev = 0, 0, 0
+		c.ix.Follow(co.slot, arena.Slot{})
 	}
 	o.child = 0
 	if o.parent == 0 {
@@ -264,6 +270,9 @@ func (c *core) condemn(r ref, o *object) {
 			hs.suspect++
 			holders = append(holders, o.writer)
 		}
+	}
+	if o.writer == 0 { // one of them
+		holders = c.legacyHolders()
 	}
 	for h, hs := range c.holders {
 		if h != o.writer && c.reads(hs, r) {

@@ -136,14 +136,20 @@ func (c *core) beginPut(b *putting, p *put, o *object) {
 		b.unsummed = new(summing)
 		c.sums.open[b.unsummed] = struct{}{}
 	}
+	c.sumNow(b.unsummed, p.ref, o)
+}
+
+// sumNow adds an object to a piece of work, whether it was queued or not.
+func (c *core) sumNow(s *summing, r ref, o *object) {
 	if o.unsummed {
 		c.unqueue(o)
 	} else {
 		c.countSums(o, 1)
 	}
-	c.pin(p.ref, o)
+	c.pin(r, o)
 	o.checks++
-	b.unsummed.objs, b.unsummed.mem = append(b.unsummed.objs, p.ref), append(b.unsummed.mem, mem)
+	_, mem := c.placed(o)
+	s.objs, s.mem = append(s.objs, r), append(s.mem, mem)
 }
 
 // beingSummed reports whether somebody takes the checksum of an object that has none.
@@ -207,6 +213,7 @@ func (c *core) removeLater(r ref, o *object) bool {
 		return false
 	}
 	c.detach(r, o)
+	c.ix.Withdraw(o.slot)
 	o.state = removed
 	return true
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 	"github.com/holdfast-kv/holdfast/transfer"
 )
@@ -78,6 +79,7 @@ func (c *core) beginRead(h Holder, request string, rank int, r Range) (rd *read,
 	for _, pos := range at {
 		hold := &l.holds[pos]
 		hold.reading++
+		c.recordRead(h, hold.ref, true)
 		c.takeShares(l, hold, 1)
 	}
 	c.closeIfSpent(l, transfer.Succeeded)
@@ -191,7 +193,7 @@ func (c *core) startChecks(rd *read) (checks []check) {
 	for _, pos := range rd.at {
 		r := rd.lookup.holds[pos].ref
 		o := c.objs.at(r)
-		if !o.summed || !c.sampler.pick() {
+		if !o.summed || !c.compares(o) {
 			continue
 		}
 		c.pin(r, o)
@@ -219,11 +221,8 @@ func (c *core) finishRead(rd *read, bad []bool) (wrong []mismatch, ok bool) {
 	}
 	for i, r := range rd.checks {
 		o := c.objs.at(r)
-		if bad[i] && o.state == settled {
-			offset, _ := c.placed(o)
-			wrong = append(wrong, mismatch{o.key, c.describe(o.writer), offset})
-			c.condemn(r, o)
-			c.counters.mismatches++
+		if o.state == settled {
+			wrong = c.compared(r, o, bad[i], wrong)
 		}
 		c.endCheck(r, o)
 	}
@@ -241,6 +240,7 @@ func (c *core) endRead(hs *holder, rd *read, outcome transfer.Outcome) {
 		hold := &rd.lookup.holds[pos]
 		o := c.objs.at(hold.ref)
 		hold.reading--
+		c.recordRead(rd.reader, hold.ref, false)
 		if outcome == transfer.Succeeded {
 			c.counters.loadedObjects++
 			c.counters.loadedBytes += uint64(o.size)
@@ -253,6 +253,14 @@ func (c *core) endRead(hs *holder, rd *read, outcome transfer.Outcome) {
 		}
 	}
 	c.forget(rd.reader, hs)
+}
+
+// recordRead tells the object's record that a client begins or ends to read it. What this process
+// reads itself it reads no longer when the next one asks.
+func (c *core) recordRead(reader Holder, r ref, begins bool) {
+	if reader < arena.Own {
+		c.ix.Read(c.objs.at(r).slot, begins)
+	}
 }
 
 // finish ends the read that h began, if it is open.

@@ -292,12 +292,13 @@ func (c *core) settle(res *reservation) {
 
 // settleObject makes one object served, as the most recently used.
 func (c *core) settleObject(r ref, o *object) {
-	must(c.ix.Settle(o.slot), "settle an object")
+	c.touch(r, o)
+	must(c.ix.Settle(o.slot, c.label(o)), "settle an object")
 	o.state = settled
+	c.followed(o)
 	if o.pins == 0 {
 		c.idle += c.aligned(o.size)
 	}
-	c.touch(r, o)
 	c.refresh(r, o)
 }
 

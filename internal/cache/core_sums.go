@@ -29,8 +29,9 @@ type sums struct {
 // summing is a piece of work on checksums in somebody's hands, from nextSums to finishSums.
 // Its objects are served, and pinned meanwhile.
 type summing struct {
-	objs []ref
-	mem  [][]byte
+	objs    []ref
+	mem     [][]byte
+	compare bool // they have their checksums: see legacy
 }
 
 func newSums(mode VerifyMode, rate float64) sums {
@@ -103,11 +104,16 @@ const (
 	summingObjects = 256
 )
 
+// waiting reports whether there is work for nextSums.
+func (c *core) waiting() bool {
+	return c.sums.first != 0 || c.legacy.objects > 0 && c.legacy.next <= c.legacy.last
+}
+
 // nextSums takes the oldest work from the queue, nil if there is none; finishSums must
 // follow.
 func (c *core) nextSums() *summing {
 	if c.sums.first == 0 {
-		return nil
+		return c.nextUnverified()
 	}
 	s := new(summing)
 	for room := int64(summingBytes); c.sums.first != 0 && len(s.objs) < summingObjects; {
@@ -129,18 +135,22 @@ func (c *core) nextSums() *summing {
 }
 
 // finishSums records the checksums of what nextSums returned.
-func (c *core) finishSums(s *summing, sums []xxh3.Uint128) {
+func (c *core) finishSums(s *summing, sums []xxh3.Uint128) (wrong []mismatch) {
 	delete(c.sums.open, s)
+	if s.compare {
+		return c.finishCompare(s, sums)
+	}
 	for i, r := range s.objs {
 		o := c.objs.at(r)
 		invariant.Check(o.state == settled && !o.summed, "cache: object %d was not kept for its checksum", r)
 		c.countSums(o, -1)
-		o.sum, o.summed = sums[i], true
+		c.setSum(o, sums[i])
 		if !sabotage.On(sabotage.SumUnpinned) {
 			o.checks--
 			c.unpin(r, o)
 		}
 	}
+	return nil
 }
 
 // transfers reports whether anybody is storing or loading, and would feel it if somebody
@@ -149,3 +159,38 @@ func (c *core) transfers() bool { return c.nres+len(c.settling)+c.nreads > 0 }
 
 // stopLater makes every further commit take its checksums itself. What waits stays without.
 func (c *core) stopLater() { c.sums.stopped = true }
+
+// sealBytes is about how much is summed between two looks at the clock.
+const sealBytes = 64 << 20
+
+// nextUnsummed takes objects that have no checksum, from a record on, and returns the record to
+// go on with, 0 at the end. Nobody else takes any meanwhile. finishSums must follow if there
+// are any.
+func (c *core) nextUnsummed(from ref) (s *summing, next ref) {
+	room := int64(sealBytes)
+	for r := from; r <= c.objs.used; r++ {
+		o := c.objs.at(r)
+		if o.state != settled || o.summed {
+			continue
+		}
+		if room -= o.size; s != nil && room < 0 {
+			return s, r
+		}
+		if s == nil {
+			s = new(summing)
+			c.sums.open[s] = struct{}{}
+		}
+		c.sumNow(s, r, o)
+	}
+	return s, 0
+}
+
+// withoutSum counts the served objects that have no checksum.
+func (c *core) withoutSum() (n int) {
+	for r := ref(1); r <= c.objs.used; r++ {
+		if o := c.objs.at(r); o.state == settled && !o.summed {
+			n++
+		}
+	}
+	return n
+}

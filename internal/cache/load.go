@@ -108,11 +108,16 @@ func (c *Cache) beginRead(h Holder, request string, rank int, r Range) (*read, [
 func (c *Cache) finishRead(rd *read, bad []bool) bool {
 	wrong, ok := c.endChecks(rd, bad)
 	for _, m := range wrong {
-		c.log.Error("checksum mismatch: the object is quarantined, its retrieve is a miss",
-			"chunk", m.key.digest, "namespace", m.key.ns, "rank", m.key.rank, "group", m.key.group,
-			"offset", m.offset, "writer", m.writer, "reader", c.describe(rd.reader), "request", rd.id.request)
+		c.mismatch(m, "reader", c.describe(rd.reader), "request", rd.id.request)
 	}
 	return ok
+}
+
+func (c *Cache) mismatch(m mismatch, more ...any) {
+	c.log.Error("checksum mismatch: the object is quarantined, its retrieve is a miss", append([]any{
+		"chunk", m.key.digest, "namespace", m.key.ns, "rank", m.key.rank, "group", m.key.group,
+		"offset", m.offset, "writer", m.writer,
+	}, more...)...)
 }
 
 func (c *Cache) endChecks(rd *read, bad []bool) (wrong []mismatch, ok bool) {

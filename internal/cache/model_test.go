@@ -123,7 +123,7 @@ func newModel(t *testing.T, rt *rapid.T) *model {
 		lost: make(map[Holder]bool), settled: make(map[objectKey]*stored), res: make(map[resKey]*pendingStore),
 		requests: make(map[string]*lease), reads: make(map[readKey]*openRead),
 	}
-	pool := newPool(t, 4096)
+	pool := recordedPool(t, 4096, modelAlign)
 	rt.Cleanup(func() { pool.Close() }) // as soon as this run has ended
 	m.rig = newRig(quiet{t}, verify(mode), func(c *Config) { c.Pool, c.Align, c.VerifyRate = pool, modelAlign, rate })
 	m.holdSums() // the steps take them

@@ -37,7 +37,11 @@ func (c *Cache) Namespace(model string, world int, salt, layout string) Namespac
 func (c *Cache) intern(name kv.Digest) (ns Namespace, news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.spaces.intern(name, c.core.spacesInUse)
+	last := c.spaces.last
+	if ns, news = c.spaces.intern(name, c.core.spacesInUse); ns > last {
+		c.recordSpace(ns, name)
+	}
+	return ns, news
 }
 
 // spaces is the table of names. They are kept by a digest, so that a hostile client's long

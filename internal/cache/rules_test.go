@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/arena"
 )
 
 // An abandoned store is absent, however it was abandoned, and another writer may store
@@ -526,7 +528,11 @@ func TestBadInputChangesNothing(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	pool := newPool(t, 4096)
+	pool, err := arena.Create(arena.PoolOptions{Size: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
 	for name, cfg := range map[string]Config{
 		"no pool":           {},
 		"align not a power": {Pool: pool, Align: 96},

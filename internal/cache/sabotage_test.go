@@ -218,3 +218,18 @@ func TestSabotageSumUnpinned(t *testing.T) {
 		return nil
 	})
 }
+
+// The byte comparison notices objects of an earlier server that are served without.
+func TestSabotageAdoptUnverified(t *testing.T) {
+	notice(t, sabotage.AdoptUnverified, VerifyOff, differsAfterRestart)
+}
+
+// A store that takes all memory notices that some is an old client's to write to.
+func TestSabotageAdoptFreesReserved(t *testing.T) {
+	notice(t, sabotage.AdoptFreesReserved, VerifyOff, withoutProof)
+}
+
+// A clear notices that nothing keeps what an old client may be reading.
+func TestSabotageAdoptForgetsReaders(t *testing.T) {
+	notice(t, sabotage.AdoptForgetsReaders, VerifyOff, withoutProof)
+}

@@ -47,7 +47,7 @@ func (c *Cache) mayHash() int {
 
 // sumLater sees to it that what the core has queued is summed. c.mu is held.
 func (c *Cache) sumLater() {
-	if c.core.sums.first != 0 && c.hashing < c.mayHash() {
+	if c.core.waiting() && c.hashing < c.mayHash() {
 		c.hashing++
 		go c.hash()
 	}
@@ -80,7 +80,8 @@ func (c *Cache) take(s *summing) time.Duration {
 	}
 	worked := time.Since(start)
 	c.mu.Lock()
-	c.core.finishSums(s, sums)
+	wrong := c.core.finishSums(s, sums)
+	c.told(wrong)
 	c.summed.Broadcast()
 	c.move()
 	return worked
@@ -199,4 +200,30 @@ func sumAll(mem [][]byte) []xxh3.Uint128 {
 	work()
 	wg.Wait()
 	return out
+}
+
+// told logs what a comparison in the background has found, and how far they are. c.mu is held,
+// but not meanwhile.
+func (c *Cache) told(wrong []mismatch) {
+	g := &c.core.legacy
+	left, of := g.objects, g.found.Objects
+	now := time.Now()
+	done := of > 0 && left == 0 && !c.compared
+	progress := of > 0 && left > 0 && now.Sub(c.saidCompared) >= 5*time.Second
+	if len(wrong) == 0 && !done && !progress {
+		return
+	}
+	c.compared = c.compared || done
+	c.saidCompared = now
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	for _, m := range wrong {
+		c.mismatch(m)
+	}
+	switch {
+	case done:
+		c.log.Info("everything that an earlier server left is compared with its checksum", "objects", of)
+	case progress:
+		c.log.Info("comparing what an earlier server left with its checksums", "left", left, "of", of)
+	}
 }

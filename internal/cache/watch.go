@@ -100,6 +100,8 @@ type Stats struct {
 	Verified, Mismatches         uint64 // objects
 	UnsummedObjects              int    // served, and waiting for their checksums
 	UnsummedBytes                int64  // of them
+	UnverifiedObjects            int    // of an earlier server, and not yet compared with their checksums
+	UnverifiedBytes              int64  // of them
 	LeasesOverdue                int
 	Leases, Reading              int // requests that hold something; reads that have begun
 	Ledger                       []transfer.Row
@@ -184,6 +186,7 @@ func (c *Cache) stats() Stats {
 		LateCommits: n.lateCommits,
 		Verified:    n.verified, Mismatches: n.mismatches,
 		UnsummedObjects: k.sums.objects, UnsummedBytes: k.sums.bytes,
+		UnverifiedObjects: k.legacy.objects, UnverifiedBytes: k.legacy.bytes,
 		LeasesOverdue: len(k.leases(now, c.limits.lease)),
 		Leases:        len(k.leases(now, 0)),
 		Reading:       k.nreads,

@@ -72,6 +72,14 @@ const (
 	DiskPublishBeforeSync
 	// DiskCapAfterWrite reserves room on disk after the bytes are written.
 	DiskCapAfterWrite
+	// AdoptUnverified serves what an earlier server left without comparing it first.
+	AdoptUnverified
+	// AdoptFreesReserved frees the slots that the peers of an earlier server may still write to.
+	AdoptFreesReserved
+	// AdoptForgetsReaders lets memory be reused that the peers of an earlier server may still read.
+	AdoptForgetsReaders
+	// RecordNotCleared leaves the record of a slot that was freed.
+	RecordNotCleared
 	// Switches is the number of switches.
 	Switches
 )
@@ -85,6 +93,7 @@ var names = [Switches]string{
 	"double-terminal", "publish-failed-store", "sum-unpinned", "tier-skip-verify",
 	"tier-reuse-before-ack", "tier-serve-before-load", "tier-answer-before-done", "tier-clear-unfenced",
 	"disk-publish-before-sync", "disk-cap-after-write",
+	"adopt-unverified", "adopt-frees-reserved", "adopt-forgets-readers", "record-not-cleared",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.
