@@ -59,6 +59,7 @@ type Picture struct {
 	Sessions  int                  `json:"sessions"`
 	Peers     []server.PeerRow     `json:"peers"`
 	Instances []server.InstanceRow `json:"instances"`
+	OldPeers  []server.OldPeerRow  `json:"old_peers"` // clients of an earlier server that may still touch memory
 	Requests  []server.RequestRow  `json:"requests"`
 	Malformed uint64               `json:"malformed_messages"`
 	Panics    uint64               `json:"request_panics"`
@@ -199,7 +200,7 @@ func (s Source) Take(now time.Time) Picture {
 		Tiers:      tierPictures(c.Tiers),
 		Leases:     LeasesPicture{Open: c.Leases, Reading: c.Reading, Overdue: c.LeasesOverdue, Oldest: s.leaseRows()},
 		Quarantine: list(s.Cache.Quarantined()),
-		Sessions:   srv.Sessions, Peers: list(srv.Peers), Instances: list(srv.Instances), Requests: list(srv.Requests),
+		Sessions:   srv.Sessions, Peers: list(srv.Peers), Instances: list(srv.Instances), OldPeers: list(srv.OldPeers), Requests: list(srv.Requests),
 		Malformed: srv.Malformed, Panics: srv.Panics,
 		Ledger:     LedgerPicture{Balanced: balanced(srv.Ledger), Kinds: list(srv.Ledger)},
 		Violations: invariant.Violations(),

@@ -1,9 +1,11 @@
 package process
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -70,6 +72,29 @@ func hasEnded(pidfd int) bool {
 			return err == nil && n == 1 && poll[0].Revents&unix.POLLIN != 0
 		}
 	}
+}
+
+// Start returns when the process with this pid started, in the kernel's units: with the pid it
+// names one process of this boot, in one pid and time namespace. It wraps ErrGone if there is
+// none.
+func Start(pid int) (uint64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		err = ErrGone
+	}
+	if err != nil {
+		return 0, fmt.Errorf("start of process %d: %w", pid, err)
+	}
+	// The name, in parentheses, may hold anything; the 22nd field is the 20th behind it.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("start of process %d: %q", pid, text)
+	}
+	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("start of process %d: %w", pid, err)
+	}
+	return start, nil
 }
 
 // PID of the process.

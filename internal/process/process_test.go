@@ -195,3 +195,22 @@ func TestOpenOfNoProcess(t *testing.T) {
 		}
 	}
 }
+
+// TestStart: a process keeps its start, two have different pids or starts.
+func TestStart(t *testing.T) {
+	c := startChild(t, "idle")
+	first, err := Start(c.Process.Pid)
+	must(t, err)
+	again, err := Start(c.Process.Pid)
+	must(t, err)
+	ours, err := Start(os.Getpid())
+	must(t, err)
+	if first != again || first < ours || ours == 0 {
+		t.Errorf("the child started at %d, then at %d; we at %d", first, again, ours)
+	}
+	must(t, c.Process.Kill())
+	_ = c.Wait()
+	if _, err := Start(c.Process.Pid); !errors.Is(err, ErrGone) {
+		t.Errorf("start of a process that is gone: %v", err)
+	}
+}

@@ -64,7 +64,7 @@ func newConn(s *Server, z *zmtp.Conn, id uint64) *conn {
 	}
 	c.copies = sync.OnceValue(func() cache.Holder {
 		c.copied.Store(true)
-		return s.cfg.Cache.NewHolder(fmt.Sprintf("copies for connection %d", id))
+		return s.cfg.Cache.NewLocal(fmt.Sprintf("copies for connection %d", id))
 	})
 	return c
 }

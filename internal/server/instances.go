@@ -40,6 +40,7 @@ type verdict struct {
 // proc is a client process whose end the server will see.
 type proc struct {
 	pid     int
+	start   uint64      // when it started, 0 = not known; see process.Start
 	maps    atomic.Bool // it was seen to have the pool mapped
 	ended   bool
 	conns   int
@@ -88,6 +89,8 @@ type instance struct {
 	holder cache.Holder
 	past   []cache.Holder
 
+	told cache.Peer // what the cache knows of holder
+
 	// stores are the prepared ones and the holder each was prepared for. One of a past
 	// holder is quarantined: its commit is still to come, as a proof, and until then
 	// nothing is prepared under that identity, or that commit would publish it.
@@ -102,7 +105,8 @@ type modelKey struct {
 // registry knows the worker instances and what their models' objects look like. It is a
 // plain value: every method gives the verdicts that its caller must carry out.
 type registry struct {
-	newHolder func(desc string) cache.Holder
+	newHolder func(desc string, p cache.Peer) cache.Holder
+	know      func(h cache.Holder, p cache.Peer)
 	byID      map[uint64]*instance
 	models    map[modelKey]*instance // the newest registered instance of each
 	seq       uint64
@@ -110,8 +114,8 @@ type registry struct {
 	live      int
 }
 
-func newRegistry(newHolder func(string) cache.Holder) registry {
-	return registry{newHolder: newHolder, byID: make(map[uint64]*instance), models: make(map[modelKey]*instance)}
+func newRegistry(newHolder func(string, cache.Peer) cache.Holder, know func(cache.Holder, cache.Peer)) registry {
+	return registry{newHolder: newHolder, know: know, byID: make(map[uint64]*instance), models: make(map[modelKey]*instance)}
 }
 
 // register makes id known. A known instance of the same process keeps its holder: it is
@@ -146,6 +150,7 @@ func (r *registry) register(id uint64, sh *shape, conn uint64, p *proc, now time
 	}
 	r.setRegistered(in, true)
 	r.revive(in)
+	r.tell(in)
 	r.seq++
 	in.seq = r.seq
 	key := modelKey{sh.model, sh.world}
@@ -170,7 +175,48 @@ func (r *registry) add(id uint64, sh *shape) *instance {
 // revive gives an instance a holder if it has none.
 func (r *registry) revive(in *instance) {
 	if in.holder == 0 {
-		in.holder = r.newHolder(fmt.Sprintf("instance %d of %q", in.id, in.shape.model))
+		in.told = in.peer()
+		in.holder = r.newHolder(fmt.Sprintf("instance %d of %q", in.id, in.shape.model), in.told)
+	}
+}
+
+// peer is what the next server is to know of the instance's holder. A process of which nobody
+// has seen yet that it has the pool mapped may be a proxy: its end would prove nothing. Nor does
+// the word of an instance that two clients use.
+func (in *instance) peer() cache.Peer {
+	if in.contested {
+		return cache.Peer{}
+	}
+	p := cache.Peer{Instance: in.id, HasInstance: true}
+	if in.proc != nil && in.proc.start != 0 && in.proc.maps.Load() && !in.relayed {
+		p.PID, p.Start = in.proc.pid, in.proc.start
+	}
+	return p
+}
+
+// tell lets the cache know what has become known of the instance's holder.
+func (r *registry) tell(in *instance) {
+	if p := in.peer(); in.holder != 0 && p != in.told {
+		in.told = p
+		r.know(in.holder, p)
+	}
+}
+
+// inherit makes a client of an earlier server known: a lost instance whose memory waits for
+// proof, as if it had been lost by this server. p is its process, nil if nobody sees that.
+func (r *registry) inherit(old cache.OldPeer, p *proc, now time.Time) {
+	in := r.byID[old.Instance]
+	switch {
+	case old.HasInstance && in == nil:
+		in = r.add(old.Instance, &shape{})
+		in.proc, in.seen, in.past = p, now, []cache.Holder{old.Holder}
+		if r.lost > maxLost {
+			r.dropOldestLost(in)
+		}
+	case old.HasInstance && in.proc == p:
+		in.past = append(in.past, old.Holder)
+	case p != nil: // the id was another process's, too, or is nobody's
+		p.orphans = append(p.orphans, old.Holder)
 	}
 }
 
@@ -307,9 +353,13 @@ func (in *instance) usedBy(conn uint64, p *proc) {
 func (r *registry) relay(id uint64, relayed bool) (news bool) {
 	in := r.byID[id]
 	if in == nil || in.relayed == relayed {
+		if in != nil {
+			r.tell(in) // its process is known not to be a proxy now
+		}
 		return false
 	}
 	in.relayed = relayed
+	r.tell(in)
 	return true
 }
 
@@ -339,6 +389,7 @@ func (r *registry) use(id uint64, conn uint64, p *proc, now time.Time) (worker, 
 		in.seen = now
 		in.usedBy(conn, p)
 		r.revive(in)
+		r.tell(in)
 	}
 	return worker{in.id, in.shape, in.holder, slices.Clone(in.past), in.registered, in.pickles, in.relayed}, true
 }

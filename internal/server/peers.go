@@ -97,6 +97,13 @@ func (s *Server) watch(pid int) *proc {
 	if err != nil {
 		return nil
 	}
+	start, _ := process.Start(pid)
+	return s.watchProcess(handle, start)
+}
+
+// watchProcess takes the handle over.
+func (s *Server) watchProcess(handle *process.Process, start uint64) *proc {
+	pid := handle.PID()
 	s.mu.Lock()
 	w := s.watches[pid]
 	if w != nil && w.ended() {
@@ -112,7 +119,7 @@ func (s *Server) watch(pid int) *proc {
 		w.proc.conns++
 		return w.proc
 	}
-	w = &watch{proc: &proc{pid: pid, conns: 1}, handle: handle, stop: make(chan struct{})}
+	w = &watch{proc: &proc{pid: pid, start: start, conns: 1}, handle: handle, stop: make(chan struct{})}
 	s.watches[pid] = w
 	s.wg.Add(1)
 	go func() {
@@ -220,13 +227,13 @@ func (s *Server) ownerOf(c *conn) (cache.Holder, error) {
 	switch {
 	case p == nil:
 		if c.owner == 0 {
-			c.owner = s.cfg.Cache.NewHolder(fmt.Sprintf("scheduler connection %d", c.id))
+			c.owner = s.cfg.Cache.NewLocal(fmt.Sprintf("scheduler connection %d", c.id))
 		}
 		return c.owner, nil
 	case p.ended:
 		return 0, fmt.Errorf("%w: process %d has ended", errRefused, p.pid)
 	case p.owner == 0:
-		p.owner = s.cfg.Cache.NewHolder(fmt.Sprintf("scheduler process %d", p.pid))
+		p.owner = s.cfg.Cache.NewLocal(fmt.Sprintf("scheduler process %d", p.pid))
 	}
 	return p.owner, nil
 }

@@ -67,11 +67,11 @@ func TestRegistry(t *testing.T) {
 		lost := map[cache.Holder]bool{}    // ended without
 		owner := map[cache.Holder]uint64{} // → instance
 		shared := map[cache.Holder]bool{}  // of an instance that is contested
-		r := newRegistry(func(string) cache.Holder {
+		r := newRegistry(func(string, cache.Peer) cache.Holder {
 			last++
 			made[last] = true
 			return last
-		})
+		}, func(cache.Holder, cache.Peer) {})
 		now := time.Unix(0, 0)
 		procs := []*proc{nil, {pid: 1}, {pid: 2}}
 		shapes := []*shape{{model: "m", world: 1, name: "a"}, {model: "m", world: 1, name: "b"}, {model: "n", world: 2, name: "a"}}
@@ -200,7 +200,7 @@ func TestRegistry(t *testing.T) {
 // TestRegistryBounds: hostile registrations are bounded, live and lost.
 func TestRegistryBounds(t *testing.T) {
 	var last cache.Holder
-	r := newRegistry(func(string) cache.Holder { last++; return last })
+	r := newRegistry(func(string, cache.Peer) cache.Holder { last++; return last }, func(cache.Holder, cache.Peer) {})
 	sh := &shape{model: "m", world: 1, name: "a"}
 	p := &proc{pid: 1}
 	for i := range uint64(maxInstances) {

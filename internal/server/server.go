@@ -101,7 +101,7 @@ func New(cfg Config) *Server {
 		cfg: cfg, boot: hex.EncodeToString(id[:]), started: cfg.Now(), pidsOf: pidsOf,
 		listeners: make(map[*zmtp.Listener]struct{}),
 		conns:     make(map[*conn]struct{}),
-		registry:  newRegistry(cfg.Cache.NewHolder),
+		registry:  newRegistry(cfg.Cache.NewPeer, cfg.Cache.Know),
 		watches:   make(map[int]*watch),
 		sessions:  newSessions(cfg.ChunkSize, maxSessions, maxSessionBytes),
 		past:      transfer.Row{Kind: "request"},
@@ -110,6 +110,7 @@ func New(cfg Config) *Server {
 	s.pool.Device, s.pool.Inode = cfg.Pool.Identity()
 	s.budget.most = maxLarge
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.inherit()
 	return s
 }
 

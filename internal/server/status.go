@@ -17,6 +17,7 @@ type Status struct {
 	Sessions  int            `json:"sessions"`
 	Peers     []PeerRow      `json:"peers"`
 	Instances []InstanceRow  `json:"instances"`
+	OldPeers  []OldPeerRow   `json:"old_peers"` // of an earlier server
 	Requests  []RequestRow   `json:"requests"`  // per operation
 	Malformed uint64         `json:"malformed"` // messages that could not be answered or decoded
 	Panics    uint64         `json:"panics"`    // requests that ended in a panic; each is a defect
@@ -57,6 +58,7 @@ func (s *Server) Status() Status {
 		Draining:  s.draining.Load(),
 		Peers:     []PeerRow{},
 		Instances: []InstanceRow{},
+		OldPeers:  s.oldPeers(),
 		Requests:  s.stats.list(),
 		Malformed: s.malformed.Load(),
 		Panics:    s.panics.Load(),
