@@ -102,6 +102,8 @@ type CachePicture struct {
 	Reservations    int    `json:"reservations"`
 	UnsummedObjects int    `json:"unsummed_objects"`
 	UnsummedBytes   int64  `json:"unsummed_bytes"`
+	Unverified      int    `json:"unverified_objects"`
+	UnverifiedBytes int64  `json:"unverified_bytes"`
 	Lookups         uint64 `json:"lookups"`
 	LookupChunks    uint64 `json:"lookup_chunks"`
 	HitChunks       uint64 `json:"hit_chunks"`
@@ -240,6 +242,7 @@ func cachePicture(c cache.Stats) CachePicture {
 	return CachePicture{
 		Objects: c.Objects, Reservations: c.Reservations,
 		UnsummedObjects: c.UnsummedObjects, UnsummedBytes: c.UnsummedBytes,
+		Unverified: c.UnverifiedObjects, UnverifiedBytes: c.UnverifiedBytes,
 		Lookups: c.Lookups, LookupChunks: c.LookupChunks, HitChunks: c.HitChunks,
 		StoredObjects: c.StoredObjects, StoredBytes: c.StoredBytes,
 		LoadedObjects: c.LoadedObjects, LoadedBytes: c.LoadedBytes,
