@@ -68,7 +68,7 @@ func (c *circuit) admit(now time.Time) (ok, probe bool, wait time.Duration) {
 type verdict uint8
 
 const (
-	unknown verdict = iota // its caller gave up
+	unknown verdict = iota // its caller gave up, or asked for what cannot be
 	healthy
 	failed
 )
@@ -141,16 +141,16 @@ func (s *breaker) guard(ctx context.Context, c *call) []error {
 }
 
 // judge: one object that moved shows that a store works; an absent one only where nothing failed,
-// because an index knows the absent without its medium.
+// because an index knows the absent without its medium. What time alone does not heal (a caller's
+// mistake, a refusal) says nothing of the store's health: it is told at once, without a breaker.
 func judge(errs []error) (v verdict, text string) {
 	for _, err := range errs {
 		switch {
 		case err == nil, errors.Is(err, tier.ErrCorrupt), errors.Is(err, tier.ErrFull):
 			return healthy, ""
-		case errors.Is(err, context.Canceled), errors.Is(err, tier.ErrClosed):
 		case errors.Is(err, tier.ErrAbsent):
 			v = max(v, healthy)
-		default:
+		case tier.IsPassing(err), errors.Is(err, context.DeadlineExceeded):
 			v, text = failed, err.Error()
 		}
 	}
