@@ -173,6 +173,37 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// TestTiersAreShown: what the cache and the store say of a tier, in the status and in metrics.
+func TestTiersAreShown(t *testing.T) {
+	n := start(t)
+	n.store(t, "r1", 3)
+	if left, _ := n.cache.Flush(t.Context()); left != 0 {
+		t.Fatalf("%d objects are left", left)
+	}
+	p := n.picture(t)
+	if len(p.Tiers) != 1 || p.Tiers[0].Name != "near" || p.Tiers[0].Kind == "" || p.Tiers[0].State != "ok" ||
+		p.Tiers[0].Put != 3 || p.Tiers[0].PutBytes != 3*chunkBytes || p.Tiers[0].Objects != 3 || p.Moves.PutBytes != 0 {
+		t.Errorf("tiers: %+v, moves: %+v", p.Tiers, p.Moves)
+	}
+	_, body := ask(t, "GET", n.url+"/metrics")
+	for _, line := range []string{
+		`holdfast_tier_put_objects_total{result="put",tier="near"} 3`, `holdfast_tier_state{state="ok",tier="near"} 1`,
+		`holdfast_tier_objects{tier="near"} 3`, `holdfast_put_queue_bytes 0`, `holdfast_operations_outstanding{kind="put"} 0`,
+	} {
+		if !strings.Contains(body, "\n"+line) {
+			t.Errorf("no line %q", line)
+		}
+	}
+	if code, _ := ask(t, "POST", n.url+"/clear-cache"); code != 200 {
+		t.Errorf("clear is answered %d", code)
+	}
+	for deadline := time.Now().Add(10 * time.Second); n.picture(t).Tiers[0].Objects != 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the tier is never cleared")
+		}
+	}
+}
+
 // TestDocumentationNamesEverything: docs/operations.md has every metric and every field.
 func TestDocumentationNamesEverything(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/operations.md")

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/server"
+	"github.com/holdfast-kv/holdfast/internal/tier/conform"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
 )
 
@@ -42,7 +43,10 @@ func start(t *testing.T) *node {
 	log := slog.New(slog.DiscardHandler)
 	pool, err := arena.Create(arena.PoolOptions{Size: poolBytes})
 	must(t, err)
-	c, err := cache.New(cache.Config{Pool: pool, Now: time.Now, Log: log})
+	c, err := cache.New(cache.Config{
+		Pool: pool, Now: time.Now, Log: log,
+		Tiers: []cache.Tier{{Name: "near", Store: conform.NewMemory(conform.NewMedium())}},
+	})
 	must(t, err)
 	n := &node{cache: c}
 	n.server = server.New(server.Config{
@@ -73,6 +77,7 @@ func start(t *testing.T) *node {
 		must(t, n.client.Close())
 		must(t, n.server.Shutdown(ctx))
 		must(t, <-served)
+		c.Close()
 		must(t, c.Check())
 		must(t, pool.Close())
 	})

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -93,6 +94,9 @@ func TestHammerTiers(t *testing.T) {
 func (w *hammerer) workTiers(rounds int) {
 	h := w.NewHolder(fmt.Sprint("worker ", w.id))
 	for i := range rounds {
+		if i%30 == 0 { // or workers without tiers' delays would leave no time for a put
+			w.Flush(context.Background())
+		}
 		rg := w.rng(prompt(byte('a'+w.rnd.IntN(8)), 1+w.rnd.IntN(14)), 0)
 		request := fmt.Sprintf("q%d-%d", w.id, i)
 		switch w.rnd.IntN(12) {

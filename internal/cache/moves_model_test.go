@@ -85,7 +85,7 @@ func TestMovesModel(t *testing.T) {
 }
 
 func newMovesModel(t *testing.T, rt *rapid.T) *movesModel {
-	pool := newPool(t, 4096)
+	pool := recordedPool(t, 4096, modelAlign)
 	rt.Cleanup(func() { pool.Close() })
 	mode := rapid.SampledFrom([]VerifyMode{VerifyOff, VerifySampled, VerifyAlways}).Draw(rt, "verify")
 	m := &movesModel{

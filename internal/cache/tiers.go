@@ -191,7 +191,7 @@ func (c *Cache) warn(t int, doing string, err error) {
 
 // limiter lets one log line a second through and counts the others.
 type limiter struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows; a leaf
 	next    time.Time
 	skipped int
 }

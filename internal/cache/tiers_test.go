@@ -16,6 +16,7 @@ func one(t *testing.T, f func(r *rig, s *script), change ...func(*Config)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScript()
 		r := tiered(t, []tier.Store{indexed{s}}, change...)
+		t.Cleanup(s.openAll) // also when it fails: the rig waits for every call
 		f(r, s)
 		if s.failed != nil {
 			t.Error(s.failed)
@@ -127,6 +128,7 @@ func TestLateLoadKeepsItsMemory(t *testing.T) {
 		r.want("in flight", r.tier(0).LoadsInFlight, 1)
 		for _, name := range []byte("ABC") { // all memory but theirs is handed out
 			r.store(w, 0, r.rng(prompt(name, 30), 0))
+			r.flush()
 			r.check()
 		}
 		all := r.rng(prompt('C', 30), 0)

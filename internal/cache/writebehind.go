@@ -128,36 +128,46 @@ const (
 // clearTier deletes everything that a tier has, however often it is to be cleared. Until that is
 // done the tier serves nothing and takes nothing: what was put before would come back.
 func (c *Cache) clearTier(t int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.done()
-	defer func() { c.shell.clearing[t] = false }()
-	for c.core.awaitPuts(t) && !c.core.sums.stopped {
-		c.summed.Wait()
-	}
+	defer c.ended()
 	start, total := time.Now(), uint64(0)
-	for {
-		to := c.core.moves.tiers[t].clears
+	for cleared := false; !cleared; {
+		to := c.beginClear(t)
 		n, ok := c.deleteAll(t)
-		total += n
-		switch {
-		case !ok: // the cache is being closed
+		if total += n; !ok { // the cache is being closed
 			c.log.Warn("tier: not cleared to the end; what is left is served after a restart",
 				"tier", c.shell.tiers[t].Name, "deleted", total)
 			return
-		case c.core.tierCleared(t, to):
-			c.log.Info("tier cleared", "tier", c.shell.tiers[t].Name, "deleted", total, "took", time.Since(start))
-			c.move()
-			return
 		}
+		cleared = c.endClear(t, to)
 	}
+	c.log.Info("tier cleared", "tier", c.shell.tiers[t].Name, "deleted", total, "took", time.Since(start))
+}
+
+// beginClear waits for the puts of before, and returns how often the tier is to be cleared.
+func (c *Cache) beginClear(t int) (to uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.core.awaitPuts(t) && !c.core.sums.stopped {
+		c.summed.Wait()
+	}
+	return c.core.moves.tiers[t].clears
+}
+
+// endClear puts a tier into service again, unless it is to be cleared once more.
+func (c *Cache) endClear(t int, to uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.core.tierCleared(t, to) {
+		return false
+	}
+	c.shell.clearing[t] = false
+	c.move()
+	return true
 }
 
 // deleteAll deletes everything, again and again until nothing fails; false: the cache is being
-// closed. c.mu is held, but not meanwhile.
+// closed.
 func (c *Cache) deleteAll(t int) (deleted uint64, ok bool) {
-	c.mu.Unlock()
-	defer c.mu.Lock()
 	store, said := c.shell.tiers[t].Store, time.Now()
 	for cursor := ""; c.shell.ctx.Err() == nil; {
 		if store.Status().State == tier.StateLoading && !c.rest(clearPause) {
