@@ -123,6 +123,7 @@ func TestLateLoadKeepsItsMemory(t *testing.T) {
 		r.ask(w, "q", rg)
 		r.want("answer", r.await(w, "q"), 0)
 		r.want("the engine waits no longer than", time.Since(start), time.Second)
+		synctest.Wait()
 		r.want("quarantined", r.Stats().Arena.QuarantinedSlots, 4)
 		r.want("deadlines passed", r.tier(0).LoadsLate, uint64(1))
 		r.want("in flight", r.tier(0).LoadsInFlight, 1)
@@ -219,6 +220,7 @@ func TestSlowTierIsSkipped(t *testing.T) {
 		open := s.shut("put")
 		for _, name := range []byte("abcdef") {
 			r.store(w, 0, r.rng(prompt(name, 32), 0))
+			synctest.Wait()
 			r.check()
 		}
 		st := r.tier(0)
