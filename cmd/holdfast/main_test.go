@@ -132,12 +132,12 @@ func TestServeHelp(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit %d", code)
 	}
-	for _, part := range []string{"\nProtocol:", "\nMemory:", "\nLimits and liveness:", "\nAdmin HTTP and logs:", "Examples:", "--l1-size-gb"} {
+	for _, part := range []string{"\nProtocol:", "\nMemory:", "\nTiers:", `{"type":"s3"`, "\nLimits and liveness:", "\nAdmin HTTP and logs:", "Examples:", "--l1-size-gb"} {
 		if !strings.Contains(out, part) {
 			t.Errorf("help does not have %q", part)
 		}
 	}
-	for _, hidden := range []string{"--max-workers", "--l2-adapter", "--no-l1-use-lazy"} {
+	for _, hidden := range []string{"--max-workers", "--l1-devdax-path", "--no-l1-use-lazy"} {
 		if strings.Contains(out, "\n      "+hidden) {
 			t.Errorf("help shows %s, which only keeps old command lines working", hidden)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-kv/holdfast/internal/config"
 	"github.com/holdfast-kv/holdfast/internal/daemon"
+	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
 )
 
 func serveCommand() *cobra.Command {
@@ -33,6 +34,10 @@ warning. Every flag is also a variable (--l1-size-gb is HOLDFAST_L1_SIZE_GB) and
 
   # 60 GiB, for engines in other containers that share /dev/shm
   holdfast serve --host 0.0.0.0 --l1-size-gb 60
+
+  # 500 GB of disk behind memory, and a bucket for the whole fleet behind both
+  holdfast serve --disk-path /var/cache/holdfast --disk-size-gb 500 \
+    --l2-adapter '{"type":"s3","endpoint":"https://s3.eu-central-1.amazonaws.com","bucket":"kv-cache"}'
 
   # no shared memory: every byte goes through the socket
   holdfast serve --shm-name ""
@@ -58,6 +63,9 @@ func serveUsage(w io.Writer, cmd *cobra.Command, groups map[string]*pflag.FlagSe
 	for _, name := range config.Groups() {
 		if flags := groups[name].FlagUsagesWrapped(helpWidth); flags != "" {
 			fmt.Fprintf(w, "\n%s:\n%s", name, flags)
+		}
+		if name == config.GroupTiers {
+			fmt.Fprintf(w, "\n      Examples of --l2-adapter:\n        %s\n", strings.Join(adapter.Examples(), "\n        "))
 		}
 	}
 	_, err := fmt.Fprint(w, "\nMore: docs/configuration.md, docs/operations.md\n")

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-kv/holdfast/internal/nearest"
 )
 
 // Flags returns one flag set per group; the flags hold text, which Load checks, so that
@@ -23,7 +25,7 @@ func Flags() map[string]*pflag.FlagSet {
 
 func addFlag(set *pflag.FlagSet, s Setting) {
 	isSwitch := s.Kind() == "bool"
-	flag := set.VarPF(&raw{kind: s.Kind(), text: s.Default}, s.Name, "", usage(s))
+	flag := set.VarPF(&raw{kind: s.Kind(), text: s.Default, list: s.List}, s.Name, "", usage(s))
 	flag.Hidden = s.hidden()
 	if isSwitch {
 		flag.NoOptDefVal = "true"
@@ -47,12 +49,22 @@ func usage(s Setting) string {
 	return doc
 }
 
-// raw is a flag's value as it was written.
-type raw struct{ kind, text string }
+// raw is a flag's value as it was written; that of a list has a line for each time.
+type raw struct {
+	kind, text string
+	list       bool
+}
 
-func (r *raw) String() string     { return r.text }
-func (r *raw) Type() string       { return r.kind }
-func (r *raw) Set(s string) error { r.text = s; return nil }
+func (r *raw) String() string { return r.text }
+func (r *raw) Type() string   { return r.kind }
+
+func (r *raw) Set(s string) error {
+	if r.list && r.text != "" && s != "" {
+		s = r.text + "\n" + s
+	}
+	r.text = s
+	return nil
+}
 
 func negated(text string) string {
 	if strings.EqualFold(text, "false") {
@@ -69,7 +81,7 @@ func ExplainFlag(flags *pflag.FlagSet, err error) error {
 	}
 	var known []string
 	flags.VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-	if near := meant(unknown.GetSpecifiedName(), known); near != "" {
+	if near := nearest.Meant(unknown.GetSpecifiedName(), known); near != "" {
 		return errors.Join(err, errors.New("the nearest is --"+near))
 	}
 	return err

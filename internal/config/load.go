@@ -12,6 +12,8 @@ import (
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
+
+	"github.com/holdfast-kv/holdfast/internal/nearest"
 )
 
 // ErrInvalid is wrapped by every error of Load.
@@ -37,12 +39,15 @@ func Load(flags *pflag.FlagSet, environ []string) (Serve, []string, error) {
 		if !ok {
 			continue
 		}
-		warning, err := apply(&c, s, given)
-		if warning != "" {
-			warnings = append(warnings, warning)
-		}
+		warned, err := apply(&c, s, given)
+		warnings = append(warnings, warned...)
 		errs = append(errs, err)
 	}
+	errs = append(errs, checkTiers(&c))
+	warnings = append(warnings, warnTiers(&c, func(name string) bool {
+		_, ok := find(sources, table[slices.IndexFunc(table, func(s Setting) bool { return s.Name == name })])
+		return ok
+	})...)
 	if err := errors.Join(errs...); err != nil {
 		return Serve{}, warnings, fmt.Errorf("%w:\n%w", ErrInvalid, err)
 	}
@@ -53,28 +58,36 @@ func Load(flags *pflag.FlagSet, environ []string) (Serve, []string, error) {
 type given struct{ text, source string }
 
 func (g given) describe(s Setting) string {
+	if s.List {
+		return "--" + s.Name + g.source
+	}
 	return fmt.Sprintf("--%s=%s%s", s.Name, g.text, g.source)
 }
 
 // apply sets one value, and turns a bad one into a warning or an error.
-func apply(c *Serve, s Setting, g given) (warning string, err error) {
+func apply(c *Serve, s Setting, g given) (warnings []string, err error) {
 	if s.Group == GroupIgnored {
-		return fmt.Sprintf("--%s%s has no effect here. %s", s.Name, g.source, s.Doc), nil
+		return []string{fmt.Sprintf("--%s%s has no effect here. %s", s.Name, g.source, s.Doc)}, nil
 	}
 	tried := *c
 	err = s.value.set(&tried, g.text)
 	switch {
 	case err == nil:
 		*c = tried
-		return "", nil
+		if v, ok := s.value.(interface{ warnings(string) []string }); ok {
+			for _, w := range v.warnings(g.text) {
+				warnings = append(warnings, g.describe(s)+": "+w)
+			}
+		}
+		return warnings, nil
 	case s.Tuning:
-		return fmt.Sprintf("%s: %v; using the default %s", g.describe(s), err, s.Default), nil
-	case s.Group == GroupRefused:
-		return "", fmt.Errorf("%s: %w", g.describe(s), err)
+		return []string{fmt.Sprintf("%s: %v; using the default %s", g.describe(s), err, s.Default)}, nil
+	case s.Group == GroupRefused, s.List:
+		return nil, fmt.Errorf("%s: %w", g.describe(s), err)
 	case s.Default != "":
-		return "", fmt.Errorf("%s: %w; leave it out for the default %s", g.describe(s), err, s.Default)
+		return nil, fmt.Errorf("%s: %w; leave it out for the default %s", g.describe(s), err, s.Default)
 	}
-	return "", fmt.Errorf("%s: %w; leave it out for the default", g.describe(s), err)
+	return nil, fmt.Errorf("%s: %w; leave it out for the default", g.describe(s), err)
 }
 
 // source is one layer, strongest first in a list of them.
@@ -92,6 +105,9 @@ func find(sources []source, s Setting) (given, bool) {
 			continue
 		}
 		text := src.values.String(key)
+		if s.List {
+			text, _ = listText(src.values.Get(key)) // readFile has refused what is none
+		}
 		if text == "" && !(src.emptyCounts && s.EmptyCounts && src.values.Get(key) != nil) {
 			continue
 		}
@@ -163,10 +179,17 @@ func readFile(table []Setting, path string) (*koanf.Koanf, error) {
 	for _, key := range k.Keys() {
 		i := slices.IndexFunc(table, func(s Setting) bool { return s.Name == key })
 		switch {
+		case i < 0 && isList(table, key):
+			name, _, _ := strings.Cut(key, delimiter)
+			return nil, fmt.Errorf("%q must be a list: begin each element with a dash (- type: disk)", name)
 		case i < 0:
 			errs = append(errs, unknownKey(key, names(table)))
 		case table[i].NotInFile:
 			errs = append(errs, fmt.Errorf("%q cannot be set in the file", key))
+		case table[i].List:
+			if _, err := listText(k.Get(key)); err != nil {
+				errs = append(errs, fmt.Errorf("%q %w", key, err))
+			}
 		case !plain(k.Get(key)):
 			errs = append(errs, fmt.Errorf("%q must be a single value", key))
 		}
@@ -174,12 +197,18 @@ func readFile(table []Setting, path string) (*koanf.Koanf, error) {
 	return k, errors.Join(errs...)
 }
 
+// isList reports whether a nested key is an element's where a list should be.
+func isList(table []Setting, key string) bool {
+	name, _, nested := strings.Cut(key, delimiter)
+	return nested && slices.ContainsFunc(table, func(s Setting) bool { return s.List && s.Name == name })
+}
+
 // unknownKey says what may have been meant.
 func unknownKey(key string, known []string) error {
 	if strings.Contains(key, delimiter) {
 		return fmt.Errorf("unknown setting %q; settings are one level deep (port: 5555)", key)
 	}
-	if near := meant(key, known); near != "" {
+	if near := nearest.Meant(key, known); near != "" {
 		return fmt.Errorf("unknown setting %q; the nearest is %q", key, near)
 	}
 	return fmt.Errorf("unknown setting %q; holdfast serve --help lists all", key)
@@ -205,7 +234,7 @@ func unknownVariables(table []Setting, given []string) []string {
 		if slices.Contains(known, name) {
 			continue
 		}
-		if near := nearest(name, known); distance(name, near) <= 2 {
+		if near := nearest.Of(name, known); nearest.Distance(name, near) <= 2 {
 			warnings = append(warnings, fmt.Sprintf("%s is not a setting; did you mean %s?", name, near))
 		}
 	}

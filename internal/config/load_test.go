@@ -41,6 +41,7 @@ func TestDefaultsAreLMCaches(t *testing.T) {
 	want := Serve{
 		Host: "localhost", Port: 5555, ChunkSize: 256,
 		AlignBytes: 4096, SHM: true, Verify: VerifySampled, VerifyRate: 0.01,
+		DiskSync: "data", DiskQueueDepth: 16, PrefetchPolicy: PrefetchRetain, PrefetchTimeout: 5 * time.Second, PrefetchInFlight: 8,
 		WriteLimit: 600 * time.Second, ReadLimit: 300 * time.Second,
 		ReapTimeout: 120 * time.Second, RegistrationGrace: 3600 * time.Second, Drain: 10 * time.Second,
 		HTTPHost: "127.0.0.1", HTTPPort: 8080, LogLevel: "info", LogFormat: LogText,
@@ -112,7 +113,8 @@ func TestRefusals(t *testing.T) {
 		{"hash", []string{"--hash-algorithm", "builtin"}, nil, "", []string{"CPython", "use blake3"}},
 		{"server-driven mode", []string{"--supported-transfer-mode", "lmcache_driven"}, nil, "",
 			[]string{"device IPC", "mp_transfer_mode=engine_driven"}},
-		{"second level", []string{"--l2-adapter", `{"type":"fs"}`}, nil, "", []string{"--l2-adapter", "not served yet"}},
+		{"device pool", []string{"--l1-devdax-path", "/dev/dax0.0"}, nil, "", []string{"--l1-devdax-path", "DAX device is not served"}},
+		{"noop", []string{"--eviction-policy", "noop"}, nil, "", []string{"the pool is a cache here; use LRU"}},
 		{"long socket path", []string{"--socket", "/" + strings.Repeat("x", 107)}, nil, "", []string{"107 bytes"}},
 		{"unknown key", nil, nil, "chunk_size: 64\n", []string{`"chunk_size"`, `nearest is "chunk-size"`}},
 		{"nested key", nil, nil, "server:\n  port: 1\n", []string{`"server.port"`, "one level deep"}},

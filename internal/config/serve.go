@@ -1,12 +1,20 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
+	"github.com/holdfast-kv/holdfast/internal/tier/disk"
+)
 
 // Transport modes, verify modes and log formats as they are written.
 const (
 	VerifyOff     = "off"
 	VerifySampled = "sampled"
 	VerifyAlways  = "always"
+
+	PrefetchRetain    = "retain"
+	PrefetchTemporary = "default" // LMCache's word
 
 	LogText = "text"
 	LogJSON = "json"
@@ -30,6 +38,18 @@ type Serve struct {
 	Verify     string
 	VerifyRate float64
 
+	// The disk tier; without a path there is none.
+	DiskPath       string
+	DiskBytes      int64 // most that it may take, 0 = no limit
+	DiskSync       string
+	DiskQueueDepth int
+	Adapters       []adapter.Spec // --l2-adapter's
+
+	PrefetchPolicy   string // PrefetchRetain or PrefetchTemporary
+	PrefetchTimeout  time.Duration
+	PrefetchInFlight int   // calls of tiers' gets at once
+	WriteQueueBytes  int64 // that wait for tiers; 0 = choose
+
 	WriteLimit        time.Duration // of a reservation
 	ReadLimit         time.Duration // of a lease
 	ReapTimeout       time.Duration // 0 = never
@@ -42,4 +62,16 @@ type Serve struct {
 	LogFormat string
 
 	File string // the YAML file, "" = none
+}
+
+// Tiers are the second-level stores in the order of asking: the disk of --disk-path, then those of
+// --l2-adapter.
+func (c *Serve) Tiers() []adapter.Spec {
+	var specs []adapter.Spec
+	if c.DiskPath != "" {
+		specs = append(specs, adapter.Spec{Kind: adapter.Disk, Disk: disk.Options{
+			Path: c.DiskPath, LimitBytes: c.DiskBytes, Sync: disk.Sync(c.DiskSync), QueueDepth: c.DiskQueueDepth,
+		}})
+	}
+	return append(specs, c.Adapters...)
 }

@@ -26,6 +26,9 @@ type Setting struct {
 	Negatable bool
 	// NotInFile says that the file cannot hold it.
 	NotInFile bool
+	// List says that it may be given several times and is a list in the file. Its text
+	// may have secrets, so messages do not repeat it.
+	List bool
 
 	value value
 }
@@ -35,6 +38,7 @@ type Setting struct {
 const (
 	GroupProtocol = "Protocol"
 	GroupMemory   = "Memory"
+	GroupTiers    = "Tiers"
 	GroupLimits   = "Limits and liveness"
 	GroupAdmin    = "Admin HTTP and logs"
 	GroupIgnored  = "Accepted without effect"
@@ -43,7 +47,7 @@ const (
 
 // Groups returns the headings in order.
 func Groups() []string {
-	return []string{GroupProtocol, GroupMemory, GroupLimits, GroupAdmin, GroupIgnored, GroupRefused}
+	return []string{GroupProtocol, GroupMemory, GroupTiers, GroupLimits, GroupAdmin, GroupIgnored, GroupRefused}
 }
 
 // Env is the setting's environment variable.

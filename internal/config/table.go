@@ -13,6 +13,7 @@ func Table() []Setting {
 	return slices.Concat(
 		grouped(GroupProtocol, protocolSettings()),
 		grouped(GroupMemory, memorySettings()),
+		grouped(GroupTiers, tierSettings()),
 		grouped(GroupLimits, limitSettings()),
 		grouped(GroupAdmin, adminSettings()),
 		grouped(GroupIgnored, ignoredSettings()),
@@ -93,7 +94,7 @@ func memorySettings() []Setting {
 			value: choice{allowed: []string{"LRU"}, refused: map[string]string{
 				"IsolatedLRU": "quotas per tenant are not served yet (tenants never share hits under LRU either)",
 				"ARC":         "is not served yet",
-				"noop":        "makes the pool a write buffer of a second level, which is not served yet",
+				"noop":        "keeps nothing in memory but what is on its way to a second level, and the pool is a cache here",
 			}}},
 		{Name: "verify", Default: VerifySampled,
 			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; the object is quarantined, counted and logged. always takes the checksum before a store is answered. sampled does so for a sample of the objects, and for the others later: when nobody stores or loads, slowly meanwhile, and never if they are evicted first. An object without its checksum is not compared, and a change of its bytes before goes unnoticed. off takes no checksums at all.",
@@ -157,9 +158,6 @@ func ignoredSettings() []Setting {
 		{Name: "l1-manager", Doc: "There is one kind of pool.", value: ignored{}},
 		{Name: "eviction-trigger-watermark", Doc: "Memory is freed when a store needs it, not ahead of time.", value: ignored{}},
 		{Name: "eviction-ratio", Doc: "Memory is freed when a store needs it, not ahead of time.", value: ignored{}},
-		{Name: "l2-store-policy", Doc: "There is no second level yet.", value: ignored{}},
-		{Name: "l2-prefetch-policy", Doc: "There is no second level yet.", value: ignored{}},
-		{Name: "l2-prefetch-load-timeout", Doc: "There is no second level yet.", value: ignored{}},
 		{Name: "coordinator-url", Doc: "There is no coordinator.", value: ignored{}},
 		{Name: "disable-observability", Doc: "Counters cost nothing worth switching off.", value: ignoredBool()},
 		{Name: "disable-metrics", Doc: "Counters cost nothing worth switching off.", value: ignoredBool()},
@@ -174,8 +172,6 @@ func ignoredSettings() []Setting {
 // refusedSettings ask for something whose absence the user has to know of.
 func refusedSettings() []Setting {
 	return []Setting{
-		{Name: "l2-adapter", Doc: "Second-level storage is not served yet.",
-			value: refused{"second-level storage is not served yet; without this setting the cache is the memory pool alone"}},
 		{Name: "l1-devdax-path", Doc: "A pool on a DAX device is not served.",
 			value: refused{"a pool on a DAX device is not served; without this setting the pool is in shared memory"}},
 	}

@@ -24,7 +24,7 @@ var common = []field{
 	{name: "persist_enabled", values: "true", doc: "LMCache's switch for keeping what was stored. Everything is kept always.", set: checkPersist},
 	{name: "shared", values: "true, false", doc: "LMCache's mark of a store that several servers use. Valkey and S3 can always be shared, a disk never.",
 		set: yes(func(*Spec, bool) {}), without: "valkey and s3 can be shared by any number of servers, a disk by none"},
-	{name: "serde", doc: "LMCache's change of the bytes. Refused: tiers keep the engine's bytes as they are.", set: refuseSerde},
+	{name: "serde", values: "–", doc: "LMCache's change of the bytes. Refused: tiers keep the engine's bytes as they are.", set: refuseSerde},
 	{name: "num_workers", values: "number", doc: "LMCache's threads.", set: anything, without: "a tier has no threads of its own to size"},
 	{name: "per_op_workers", values: "object", doc: "LMCache's threads by operation.", set: anything, without: "a tier has no threads of its own to size"},
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrSpec is wrapped by every error of Parse.
-var ErrSpec = errors.New("not an adapter")
+var ErrSpec = errors.New("bad adapter")
 
 // MaxBytes is the most text that Parse takes, MaxSpecs the most adapters in it.
 const (
