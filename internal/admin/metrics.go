@@ -10,7 +10,10 @@ import (
 
 // registry has the server's own metrics and those of the Go runtime and the process.
 func registry(s Source) *prometheus.Registry {
-	r := prometheus.NewRegistry()
+	r := s.Metrics
+	if r == nil {
+		r = prometheus.NewRegistry()
+	}
 	r.MustRegister(
 		collector{s},
 		collectors.NewGoCollector(),

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/invariant"
@@ -29,6 +31,7 @@ type Source struct {
 	Endpoints  []string // on which engines connect
 	Version    string
 	InstanceID string
+	Metrics    *prometheus.Registry // of others, shown with this package's; nil = none
 }
 
 // maxLeaseRows bounds the leases listed in a status page; totals count all of them.

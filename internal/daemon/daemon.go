@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/holdfast-kv/holdfast/internal/admin"
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
@@ -26,6 +28,7 @@ type Daemon struct {
 	listeners []*zmtp.Listener
 	http      *admin.HTTP
 	pool      *arena.Pool
+	tiers     []cache.Tier // closed after the cache
 	cache     *cache.Cache
 	server    *server.Server
 
@@ -52,6 +55,10 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 	if err != nil {
 		return nil, err
 	}
+	metrics := prometheus.NewRegistry()
+	if err := d.openTiers(metrics); err != nil {
+		return nil, err
+	}
 	d.cache, err = cache.New(cache.Config{
 		Pool:         d.pool,
 		Align:        cfg.AlignBytes,
@@ -61,6 +68,12 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 		ReserveLimit: cfg.WriteLimit,
 		Now:          time.Now,
 		Log:          log,
+
+		Tiers:           d.tiers,
+		LoadTimeout:     cfg.PrefetchTimeout,
+		LoadsInFlight:   cfg.PrefetchInFlight,
+		WriteQueueBytes: cfg.WriteQueueBytes,
+		Retain:          cfg.PrefetchPolicy == config.PrefetchRetain,
 	})
 	if err != nil {
 		return nil, err
@@ -73,7 +86,7 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 	d.populate = startPopulation(d.pool, log, d.failed)
 	d.serve(admin.Source{
 		Server: d.server, Cache: d.cache, Pool: d.pool, Limits: limits, Population: d.populate.state,
-		Endpoints: d.Endpoints(), Version: version, InstanceID: cfg.InstanceID,
+		Endpoints: d.Endpoints(), Version: version, InstanceID: cfg.InstanceID, Metrics: metrics,
 	})
 	return d, nil
 }
@@ -132,6 +145,7 @@ func (d *Daemon) undo() {
 	if d.http != nil {
 		_ = d.http.Close(context.Background())
 	}
+	_ = d.closeTiers()
 	if d.pool != nil {
 		_ = d.pool.Close()
 	}
@@ -141,15 +155,17 @@ func (d *Daemon) undo() {
 // there is no memory behind the pool.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
-// Stop drains: nothing new is accepted, open stores and reads may finish until ctx ends.
-// Then every connection is closed and the pool is unlinked, also when draining failed.
+// Stop drains: nothing new is accepted, open stores and reads may finish until ctx ends, and what
+// waits for tiers may reach them. Then every connection is closed and the pool is unlinked, also
+// when draining failed.
 func (d *Daemon) Stop(ctx context.Context) error {
 	d.populate.stop()
 	drained := d.server.Shutdown(ctx)
 	d.serving.Wait()
 	httpClosed := d.http.Close(ctx)
+	d.flush(ctx)
 	d.cache.Close()
-	return errors.Join(drained, httpClosed, d.pool.Close())
+	return errors.Join(drained, httpClosed, d.closeTiers(), d.pool.Close())
 }
 
 // Endpoints are the addresses on which engines connect, in the form that clients take.

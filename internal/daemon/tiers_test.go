@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-kv/holdfast/client"
+	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
+)
+
+const (
+	tierChunks = 4
+	tierTokens = 256 // of a chunk
+)
+
+// prompt is a key of four chunks that no other seed shares.
+func tierKey(request string, seed uint32, rank int) *client.Key {
+	tokens := make([]uint32, tierChunks*tierTokens)
+	for i := range tokens {
+		tokens[i] = seed<<16 | uint32(i)
+	}
+	return &client.Key{Model: "m", World: 1, Worker: rank, Tokens: tokens, End: len(tokens), Request: request, Readers: 1}
+}
+
+func tierBytes(dst []byte, seed uint32, chunk int) {
+	for i := range dst {
+		dst[i] = byte(uint32(i)*2654435761>>13) + byte(seed) + byte(chunk)
+	}
+}
+
+// engine connects a scheduler and a worker to the server.
+func engine(t *testing.T, d *Daemon) (*client.Client, *client.Worker) {
+	t.Helper()
+	cl, err := client.Dial(t.Context(), d.Endpoints()[0], client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	w, err := cl.Register(t.Context(), client.Registration{
+		Instance: 1, Model: "m", World: 1, BlockSize: 16, Layers: 2, Hidden: 64, DType: "float16",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cl, w
+}
+
+// TestDiskTierOutlivesTheServer: what was stored comes back from the disk after a restart, byte
+// for byte; the stop waits until the disk has it; a clear reaches the disk.
+func TestDiskTierOutlivesTheServer(t *testing.T) {
+	c := small(t)
+	c.SHM, c.DiskPath, c.L1Bytes = false, filepath.Join(t.TempDir(), "disk"), 8<<20
+	var log bytes.Buffer
+	d := start(t, c, &log)
+	_, w := engine(t, d)
+	for seed := range uint32(8) {
+		ok, err := w.Store(t.Context(), tierKey("s", seed, 0), func(i int, dst []byte) error { tierBytes(dst, seed, i); return nil })
+		if err != nil || !ok {
+			t.Fatalf("store: %v, %v", ok, err)
+		}
+	}
+	stop(t, d)
+	if s := log.String(); !strings.Contains(s, "tier opened") || strings.Contains(s, "did not take everything") {
+		t.Errorf("log: %s", s)
+	}
+
+	again := start(t, c, io.Discard)
+	cl, w := engine(t, again)
+	for seed := range uint32(8) {
+		request := fmt.Sprint("r", seed)
+		if err := cl.Lookup(t.Context(), tierKey(request, seed, -1)); err != nil {
+			t.Fatal(err)
+		}
+		n, done, err := cl.WaitPrefetch(t.Context(), request, 20*time.Second)
+		if err != nil || !done || n != tierChunks {
+			t.Fatalf("lookup of %d: %d chunks, %v, %v", seed, n, done, err)
+		}
+		ok, err := w.Retrieve(t.Context(), tierKey(request, seed, 0), func(i int, src []byte) error {
+			want := make([]byte, len(src))
+			if tierBytes(want, seed, i); !bytes.Equal(src, want) {
+				return fmt.Errorf("chunk %d is not what was stored", i)
+			}
+			return nil
+		})
+		if err != nil || !ok {
+			t.Fatalf("retrieve of %d: %v, %v", seed, ok, err)
+		}
+		if err := cl.EndSession(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := again.cache.Stats(); s.Tiers[0].LoadedObjects != 8*tierChunks || s.TierChunks != 8*tierChunks {
+		t.Errorf("tier: %+v", s.Tiers[0])
+	}
+	if err := cl.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); again.cache.Stats().Tiers[0].Clearing; {
+		if time.Now().After(deadline) {
+			t.Fatal("the disk is never cleared")
+		}
+	}
+	if s := again.cache.Stats(); s.Objects != 0 || s.Tiers[0].Store.Objects != 0 {
+		t.Errorf("left after a clear: %d objects, %+v", s.Objects, s.Tiers[0].Store)
+	}
+	stop(t, again)
+}
+
+// TestTierThatCannotWork: a start that fails names the tier and leaves nothing behind.
+func TestTierThatCannotWork(t *testing.T) {
+	c := small(t)
+	c.Adapters = []adapter.Spec{{Kind: "tape"}}
+	if _, err := Start(c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "tape") {
+		t.Errorf("error %v", err)
+	}
+	c.Adapters, c.DiskPath = nil, "/proc/nothing"
+	if _, err := Start(c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "/proc/nothing") {
+		t.Errorf("error %v", err)
+	}
+}
