@@ -27,6 +27,10 @@ func serveCommand() *cobra.Command {
 		Short: "Run the cache server of this node",
 		Long: `Run the cache server of this node until SIGTERM or an interrupt; a second signal ends the drain at once.
 
+At SIGTERM the pool stays in shared memory, and the next server of the same --shm-name, or --instance-id, or address,
+serves what is in it; at an interrupt it is removed. --l1-keep and --no-l1-keep decide otherwise. After SIGKILL the next
+server adopts it, too. --l1-fresh starts empty. --take-over takes the place of the server that is running.
+
 Flags of "lmcache server" keep their names and defaults where they mean something here; the others are accepted with a
 warning. Every flag is also a variable (--l1-size-gb is HOLDFAST_L1_SIZE_GB) and a key of the YAML file of --config.`,
 		Example: `  # a quarter of the memory that this node allows, for engines on this host
@@ -91,17 +95,26 @@ func serve(cmd *cobra.Command) error {
 	signal.Notify(signals, endings()...)
 	defer signal.Stop(signals)
 
-	d, err := daemon.Start(cfg, readBuild().version, log)
+	starting, started := signal.NotifyContext(cmd.Context(), endings()...)
+	d, err := daemon.Start(starting, cfg, readBuild().version, log)
+	started()
 	if err != nil {
 		return failure(err)
 	}
 	printReady(cmd.OutOrStdout(), cfg, d)
 
 	var broken error
+	keep := cfg.L1Keep == config.KeepAlways
 	select {
 	case s := <-signals:
-		log.Info("draining; a second signal ends it at once", "signal", s.String(), "seconds", cfg.Drain.Seconds())
+		// Who ends a server at a terminal wants it gone.
+		keep = keep || s == syscall.SIGTERM && cfg.L1Keep == config.KeepUnlessInterrupted
+		log.Info("draining; a second signal ends it at once", "signal", s.String(), "seconds", cfg.Drain.Seconds(), "pool_stays", keep)
+	case <-d.TakenOver():
+		keep = true
+		log.Info("draining for the server that takes over", "seconds", cfg.Drain.Seconds())
 	case broken = <-d.Failed():
+		keep = false
 		log.Error("the server cannot go on; draining", "error", broken)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.Drain)
@@ -110,7 +123,7 @@ func serve(cmd *cobra.Command) error {
 		<-signals
 		cancel()
 	}()
-	switch err := d.Stop(ctx); {
+	switch err := d.Stop(ctx, keep); {
 	case errors.Is(err, context.DeadlineExceeded):
 		return failure(fmt.Errorf("the drain did not end within --drain-seconds=%g: %w", cfg.Drain.Seconds(), err))
 	case errors.Is(err, context.Canceled):

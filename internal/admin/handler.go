@@ -21,6 +21,7 @@ func Handler(s Source, log *slog.Logger) http.Handler {
 		reply(w, http.StatusOK, map[string]string{"version": s.Version})
 	})
 	mux.HandleFunc("POST /clear-cache", func(w http.ResponseWriter, r *http.Request) { s.clear(w, r, log) })
+	mux.HandleFunc("POST /take-over", func(w http.ResponseWriter, r *http.Request) { s.handOver(w, r, log) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry(s), promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelError),
 		MaxRequestsInFlight: 4,

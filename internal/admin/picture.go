@@ -32,6 +32,9 @@ type Source struct {
 	Version    string
 	InstanceID string
 	Metrics    *prometheus.Registry // of others, shown with this package's; nil = none
+	// HandOver begins to end this server in favour of the one that asks, which says what its
+	// identity is; nil if this server cannot.
+	HandOver func(identity string) (HandOver, error)
 }
 
 // maxLeaseRows bounds the leases listed in a status page; totals count all of them.

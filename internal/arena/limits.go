@@ -54,6 +54,16 @@ func (l Limits) Allowed(shared bool) int64 {
 	return max(allowed, 0)
 }
 
+// With is the limits with more bytes, which a pool that is there has taken already.
+func (l Limits) With(held int64) Limits {
+	if l.Cgroup > 0 {
+		l.Cgroup += held
+	}
+	l.Node += held
+	l.ShmFree += held
+	return l
+}
+
 const (
 	minDefault = 64 << 20 // a smaller pool is not worth serving, unless asked for
 	hugePage   = 2 << 20

@@ -21,6 +21,10 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.steps", "120"); err != nil {
 		panic(err)
 	}
+	// Of runs that ended in a panic or a kill.
+	if _, err := arena.RemoveStale("", "holdfast-test-"); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -20,6 +20,17 @@ const (
 	LogJSON = "json"
 )
 
+// Keep says whether the pool is left to the next server at the end.
+type Keep int
+
+// KeepUnlessInterrupted is the default: kept at SIGTERM, gone when somebody at a terminal ends
+// the server.
+const (
+	KeepUnlessInterrupted Keep = iota
+	KeepAlways
+	KeepNever
+)
+
 // ShmPrefix starts the name of every pool: clients and clean-up tools look for it.
 const ShmPrefix = "lmcache_l1_pool_"
 
@@ -35,6 +46,9 @@ type Serve struct {
 	AlignBytes int64
 	SHM        bool   // offer the pool to clients
 	ShmName    string // full name, "" = a unique one
+	L1Keep     Keep
+	L1Fresh    bool // adopt nothing
+	TakeOver   bool // from the running server of the same identity
 	Verify     string
 	VerifyRate float64
 

@@ -86,6 +86,19 @@ func memorySettings() []Setting {
 		{Name: "shm-name", LMCache: true, EmptyCounts: true,
 			Doc:   "Name of the shared-memory object, behind " + ShmPrefix + ". Default: the process id and a random part, so that no name is ever used twice. An empty value (--shm-name \"\") turns shared memory off: every byte then travels through the socket.",
 			value: shmName{}},
+		{Name: "l1-keep", Negatable: true,
+			Doc: "Whether the pool stays in shared memory at the end, for the next server with the same --shm-name, or --instance-id, or address, which then serves what is in it. Default: true at SIGTERM, false at an interrupt or a hang-up of the terminal. A pool that no other server would find again (--port 0 and neither name) never stays.",
+			value: toggle{func(c *Serve, on bool) {
+				if c.L1Keep = KeepNever; on {
+					c.L1Keep = KeepAlways
+				}
+			}}},
+		{Name: "l1-fresh", Default: "false", Negatable: true,
+			Doc:   "Start empty: a pool that an earlier server left is removed.",
+			value: toggle{func(c *Serve, on bool) { c.L1Fresh = on }}},
+		{Name: "take-over", Default: "false", Negatable: true, NotInFile: true,
+			Doc:   "Take the place of the running server of the same identity: it is asked over its admin HTTP to drain and end, its address and its pool are taken over. For upgrades; clients notice a pause.",
+			value: toggle{func(c *Serve, on bool) { c.TakeOver = on }}},
 		{Name: "l1-use-lazy", Default: "true", LMCache: true, Negatable: true,
 			Doc:   "Accepted for compatibility. LMCache offers shared memory only with --no-l1-use-lazy; Holdfast always does, serves at once, and fills the pool's pages in the background either way.",
 			value: ignoredBool()},

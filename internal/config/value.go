@@ -146,6 +146,21 @@ func (v share) set(c *Serve, s string) error {
 	return nil
 }
 
+// toggle is true or false.
+type toggle struct{ apply func(c *Serve, on bool) }
+
+func (toggle) kind() string   { return "bool" }
+func (toggle) limits() string { return "true, false" }
+
+func (v toggle) set(c *Serve, s string) error {
+	on, err := strconv.ParseBool(s)
+	if err != nil {
+		return fmt.Errorf("must be true or false")
+	}
+	v.apply(c, on)
+	return nil
+}
+
 // seconds is a time from min to max; with zeroOff, 0 is allowed too and means never.
 type seconds struct {
 	field    func(*Serve) *time.Duration

@@ -21,7 +21,7 @@ func BenchmarkReady(b *testing.B) {
 	log := slog.New(slog.DiscardHandler)
 	var beside float64
 	for b.Loop() {
-		d, err := Start(c, "benchmark", log)
+		d, err := Start(b.Context(), c, "benchmark", log)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func BenchmarkReady(b *testing.B) {
 		b.StopTimer()
 		beside = max(beside, residentBesidePool(b))
 		cl.Close()
-		if err := d.Stop(b.Context()); err != nil {
+		if err := d.Stop(b.Context(), false); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/config"
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/server"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
 )
@@ -32,26 +33,23 @@ type Daemon struct {
 	cache     *cache.Cache
 	server    *server.Server
 
-	populate *population
-	serving  sync.WaitGroup
-	failed   chan error
+	populate  *population
+	serving   sync.WaitGroup
+	failed    chan error
+	takenOver chan struct{}
 }
 
 // Start brings a server up and returns as soon as it answers; the pool's pages are backed
-// afterwards. On an error nothing is left behind.
-func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err error) {
-	d := &Daemon{cfg: cfg, log: log, failed: make(chan error, 3)}
+// afterwards. On an error nothing is left behind that was not there. ctx can end the wait for a
+// server that hands over.
+func Start(ctx context.Context, cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err error) {
+	d := &Daemon{cfg: cfg, log: log, failed: make(chan error, 3), takenOver: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			d.undo()
 		}
 	}()
-	// Addresses first: a port that is taken is the commonest reason not to start, and
-	// should cost nothing. Connections wait in the backlog until Serve.
-	if err := d.bind(); err != nil {
-		return nil, err
-	}
-	limits, err := d.makePool()
+	limits, err := d.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -83,15 +81,56 @@ func Start(cfg config.Serve, version string, log *slog.Logger) (_ *Daemon, err e
 		ReapTimeout: cfg.ReapTimeout, RegistrationGrace: cfg.RegistrationGrace,
 		Version: version, Log: log, Now: time.Now,
 	})
+	if err := d.pool.SetAdmin(d.http.Addr()); err != nil {
+		return nil, err
+	}
+	d.sayInherited()
+	killpoint.Hit(killpoint.AdoptBeforeServe)
 	d.populate = startPopulation(d.pool, log, d.failed)
 	d.serve(admin.Source{
 		Server: d.server, Cache: d.cache, Pool: d.pool, Limits: limits, Population: d.populate.state,
 		Endpoints: d.Endpoints(), Version: version, InstanceID: cfg.InstanceID, Metrics: metrics,
+		HandOver: d.handOver,
 	})
 	return d, nil
 }
 
-// bind takes every address that the configuration names.
+// prepare takes the addresses and the pool.
+func (d *Daemon) prepare(ctx context.Context) (arena.Limits, error) {
+	if d.cfg.TakeOver {
+		switch old, err := d.ask(ctx); {
+		case err != nil:
+			return arena.Limits{}, err
+		case old != nil:
+			return d.succeed(ctx, old)
+		}
+	}
+	// Addresses first: a port that is taken is the commonest reason not to start, and
+	// should cost nothing. Connections wait in the backlog until Serve.
+	if err := d.bind(); err != nil {
+		return arena.Limits{}, err
+	}
+	if err := d.bindAdmin(); err != nil {
+		return arena.Limits{}, err
+	}
+	return d.makePool(ctx, false)
+}
+
+// sayInherited logs what became of an earlier server's pool.
+func (d *Daemon) sayInherited() {
+	if !d.pool.Adopted() {
+		return
+	}
+	in := d.cache.Inherited()
+	d.log.Info("the pool of an earlier server is adopted; its objects are compared with their checksums before their first use",
+		"pool", d.pool.Name(), "start", d.pool.Header().Boot, "objects", in.Objects, "bytes", in.Bytes, "pinned_for_old_readers", in.Pinned,
+		"quarantined_slots", in.Held, "clients", in.Peers, "dropped_without_checksum", in.Unproved)
+	if in.Bad > 0 {
+		d.log.Warn("records of the adopted pool could not be true and were dropped", "records", in.Bad)
+	}
+}
+
+// bind takes every address on which engines connect.
 func (d *Daemon) bind() error {
 	// A receiver that takes nothing is cut after WriteStall, a default of zmtp.
 	options := zmtp.Options{SocketType: zmtp.Router}
@@ -102,14 +141,20 @@ func (d *Daemon) bind() error {
 	if err != nil {
 		return fmt.Errorf("%w; choose another --port or --host", err)
 	}
-	d.listeners = append(d.listeners, l)
+	listeners := []*zmtp.Listener{l}
 	if d.cfg.Socket != "" {
 		l, err := zmtp.Listen("ipc://"+d.cfg.Socket, options)
 		if err != nil {
+			_ = listeners[0].Close()
 			return fmt.Errorf("%w; choose another --socket", err)
 		}
-		d.listeners = append(d.listeners, l)
+		listeners = append(listeners, l)
 	}
+	d.listeners = listeners
+	return nil
+}
+
+func (d *Daemon) bindAdmin() (err error) {
 	d.http, err = admin.Listen(d.cfg.HTTPHost, d.cfg.HTTPPort, d.log)
 	return err
 }
@@ -145,8 +190,15 @@ func (d *Daemon) undo() {
 	if d.http != nil {
 		_ = d.http.Close(context.Background())
 	}
+	if d.cache != nil {
+		d.cache.Close()
+	}
 	_ = d.closeTiers()
-	if d.pool != nil {
+	switch {
+	case d.pool == nil:
+	case d.pool.Adopted():
+		_ = d.pool.Release() // it was there
+	default:
 		_ = d.pool.Close()
 	}
 }
@@ -155,17 +207,35 @@ func (d *Daemon) undo() {
 // there is no memory behind the pool.
 func (d *Daemon) Failed() <-chan error { return d.failed }
 
+// TakenOver yields when another server has asked for our place: this one is to stop, and to
+// keep its pool.
+func (d *Daemon) TakenOver() <-chan struct{} { return d.takenOver }
+
 // Stop drains: nothing new is accepted, open stores and reads may finish until ctx ends, and what
-// waits for tiers may reach them. Then every connection is closed and the pool is unlinked, also
-// when draining failed.
-func (d *Daemon) Stop(ctx context.Context) error {
+// waits for tiers may reach them. Then every connection is closed and the pool is unlinked, also when draining failed; or, with
+// keep, left to the next server of this identity, with the checksums that were still missing as
+// far as ctx gives time for them. A pool that no other server would find is unlinked anyway.
+func (d *Daemon) Stop(ctx context.Context, keep bool) error {
 	d.populate.stop()
 	drained := d.server.Shutdown(ctx)
 	d.serving.Wait()
+	keep = keep && d.pool.Header().Identity != ""
+	if keep {
+		if left := d.cache.Seal(ctx); left > 0 {
+			d.log.Warn("there was no time for every checksum; the next server drops what has none", "objects", left)
+		}
+	}
 	httpClosed := d.http.Close(ctx)
 	d.flush(ctx)
 	d.cache.Close()
-	return errors.Join(drained, httpClosed, d.closeTiers(), d.pool.Close())
+	ended := errors.Join(drained, httpClosed, d.closeTiers())
+	killpoint.Hit(killpoint.StopBeforeRelease)
+	if !keep {
+		return errors.Join(ended, d.pool.Close())
+	}
+	d.log.Info("the pool stays for the next server", "pool", d.pool.Name(), "identity", d.pool.Header().Identity,
+		"objects", d.cache.Stats().Objects)
+	return errors.Join(ended, d.pool.Release())
 }
 
 // Endpoints are the addresses on which engines connect, in the form that clients take.

@@ -34,7 +34,7 @@ func small(t *testing.T) config.Serve {
 
 func start(t *testing.T, c config.Serve, log io.Writer) *Daemon {
 	t.Helper()
-	d, err := Start(c, "test", slog.New(slog.NewTextHandler(log, nil)))
+	d, err := Start(context.Background(), c, "test", slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func stop(t *testing.T, d *Daemon) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := d.Stop(ctx); err != nil {
+	if err := d.Stop(ctx, false); err != nil {
 		t.Error(err)
 	}
 }
@@ -113,7 +113,7 @@ func TestConfiguredName(t *testing.T) {
 	defer stop(t, d)
 	again := small(t)
 	again.ShmName = c.ShmName
-	if _, err := Start(again, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--shm-name") {
+	if _, err := Start(context.Background(), again, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--shm-name") {
 		t.Errorf("a second server under one name: %v", err)
 	}
 	if d.PoolName() != c.ShmName || !exists("/dev/shm/"+c.ShmName) {
@@ -181,7 +181,7 @@ func TestRefusals(t *testing.T) {
 			before := pools(t)
 			c := small(t)
 			tc.edit(&c)
-			_, err := Start(c, "test", slog.New(slog.DiscardHandler))
+			_, err := Start(context.Background(), c, "test", slog.New(slog.DiscardHandler))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v does not name %s", err, tc.want)
 			}
@@ -236,7 +236,7 @@ func TestDrainWaitsForAnOpenStore(t *testing.T) {
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			defer cancel()
-			stopped <- d.Stop(ctx)
+			stopped <- d.Stop(ctx, false)
 		}()
 		waitForDrain(t, d)
 		return nil
@@ -280,7 +280,7 @@ func TestStopAtOnce(t *testing.T) {
 	ok, err := w.Store(t.Context(), key, func(int, []byte) error {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if err := d.Stop(ctx); !errors.Is(err, context.Canceled) {
+		if err := d.Stop(ctx, false); !errors.Is(err, context.Canceled) {
 			t.Errorf("stop with an open store: %v, want context.Canceled", err)
 		}
 		return nil

@@ -1,38 +1,71 @@
 package daemon
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/config"
 )
 
-// makePool removes what dead servers left, chooses the size and maps the pool. It returns
-// the limits that the choice was made under.
-func (d *Daemon) makePool() (arena.Limits, error) {
-	if d.cfg.SHM {
-		stale, err := arena.RemoveStale("", config.ShmPrefix)
-		if err != nil {
-			d.log.Warn("stale pools could not be removed", "error", err)
-		}
-		for _, name := range stale {
-			d.log.Info("removed the pool of a server that is gone", "pool", name)
-		}
+// identity says which pools are this server's: those of servers that were told the same. ""
+// is a server that no other is.
+func identity(c *config.Serve) string {
+	switch {
+	case !c.SHM:
+		return ""
+	case c.ShmName != "":
+		return "shm-name " + c.ShmName
+	case c.InstanceID != "":
+		id := "instance-id " + c.InstanceID
+		return id[:min(len(id), 200)]
+	case c.Port == 0:
+		return ""
 	}
+	id := "address " + net.JoinHostPort(c.Host, strconv.Itoa(c.Port))
+	if c.Socket != "" {
+		id += " " + c.Socket
+	}
+	return id
+}
+
+// lockPatience is how long a pool of ours may be locked by somebody who only looks at it.
+const lockPatience = 500 * time.Millisecond
+
+// makePool adopts the pool of an earlier server of this identity or makes one. What dead servers
+// left otherwise it removes, but for pools that were kept for a server of another identity. It
+// returns the limits that the choice was made under.
+//
+// With insist it is an error that wraps arena.ErrLive if a running server has a pool of this
+// identity; without, a pool of its own is made then.
+func (d *Daemon) makePool(ctx context.Context, insist bool) (arena.Limits, error) {
 	limits, err := arena.ReadLimits("")
 	if err != nil {
 		return limits, fmt.Errorf("read the memory limits of this node: %w", err)
 	}
-	size, err := arena.ChooseSize(d.cfg.L1Bytes, d.cfg.SHM, limits)
+	if d.cfg.SHM {
+		if err := d.oldPools(ctx, insist, limits); err != nil {
+			return limits, err
+		}
+		if d.pool != nil {
+			return limits, nil
+		}
+		if limits, err = arena.ReadLimits(""); err != nil { // pools may have gone
+			return limits, fmt.Errorf("read the memory limits of this node: %w", err)
+		}
+	}
+	size, err := d.chooseSize(limits)
 	if err != nil {
 		return limits, err
 	}
-	size -= size % max(d.cfg.AlignBytes, 4096)
-	d.pool, err = arena.Create(arena.PoolOptions{Name: d.poolName(), Size: size})
+	d.pool, err = arena.Create(arena.PoolOptions{Name: d.poolName(), Size: size, Align: d.cfg.AlignBytes, Identity: identity(&d.cfg)})
 	switch {
 	case errors.Is(err, os.ErrExist):
 		return limits, fmt.Errorf("make the pool: %w: another server has it; choose another --shm-name, or none", err)
@@ -40,6 +73,108 @@ func (d *Daemon) makePool() (arena.Limits, error) {
 		return limits, fmt.Errorf("make the pool: %w", err)
 	}
 	return limits, nil
+}
+
+func (d *Daemon) chooseSize(limits arena.Limits) (int64, error) {
+	size, err := arena.ChooseSize(d.cfg.L1Bytes, d.cfg.SHM, limits)
+	return size - size%max(d.cfg.AlignBytes, 4096), err
+}
+
+// oldPools decides about every pool that is there. It sets d.pool if one is adopted.
+func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits) error {
+	found, err := arena.Find("", config.ShmPrefix)
+	if err != nil {
+		d.log.Warn("some pools in shared memory could not be looked at", "error", err)
+	}
+	ours := identity(&d.cfg)
+	for _, f := range found {
+		mine := ours != "" && f.Identity == ours
+		if !mine && f.Kept && f.Identity != "" {
+			d.log.Info("a pool was kept for another server and is left alone; who needs its memory removes the file",
+				"pool", f.Name, "identity", f.Identity, "bytes", f.Size)
+			continue
+		}
+		patience := time.Duration(0)
+		if mine && !insist {
+			patience = lockPatience
+		}
+		stale, err := d.lock(ctx, f, patience)
+		switch {
+		case errors.Is(err, arena.ErrLive) && mine && insist:
+			return err
+		case errors.Is(err, arena.ErrLive):
+			if mine {
+				d.log.Warn("another running server has this identity, its pool is not adopted", "pool", f.Name, "pid", f.PID, "identity", ours)
+			}
+		case err != nil:
+			d.log.Warn("a stale pool could not be looked at", "pool", f.Name, "error", err)
+		case stale != nil:
+			d.inherit(stale, mine, limits)
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) lock(ctx context.Context, f arena.Found, patience time.Duration) (*arena.Stale, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return f.Lock(ctx)
+}
+
+// inherit adopts a pool whose owner is gone, or removes it.
+func (d *Daemon) inherit(stale *arena.Stale, mine bool, limits arena.Limits) {
+	why := "its server is gone"
+	if mine {
+		why = d.unfit(stale, limits)
+	}
+	if mine && why == "" {
+		pool, err := stale.Adopt()
+		if err == nil {
+			d.pool = pool
+			return
+		}
+		why = err.Error()
+	}
+	level := d.log.Info
+	if mine {
+		level = d.log.Warn
+	}
+	level("removing the pool of an earlier server", "pool", stale.Name, "reason", why)
+	if err := stale.Remove(); err != nil {
+		d.log.Warn("a stale pool could not be removed", "pool", stale.Name, "error", err)
+	}
+}
+
+// unfit says why a pool of this identity is not adopted, "" if it is.
+func (d *Daemon) unfit(stale *arena.Stale, limits arena.Limits) string {
+	if d.pool != nil {
+		return "a later one was adopted"
+	}
+	if d.cfg.L1Fresh {
+		return "--l1-fresh"
+	}
+	if !stale.Records {
+		return "it has no records that this version can read"
+	}
+	if stale.Align != d.cfg.AlignBytes {
+		return fmt.Sprintf("its objects are aligned to %d bytes, --l1-align-bytes is %d", stale.Align, d.cfg.AlignBytes)
+	}
+	// What is behind it is taken already, and by nobody else.
+	limits = limits.With(stale.Held)
+	if d.cfg.L1Bytes == 0 {
+		if allowed := limits.Allowed(true); stale.Size > allowed {
+			return fmt.Sprintf("it has %d bytes, and %d are allowed now", stale.Size, allowed)
+		}
+		return ""
+	}
+	size, err := d.chooseSize(limits)
+	switch {
+	case err != nil:
+		return err.Error()
+	case size != stale.Size:
+		return fmt.Sprintf("it has %d bytes, --l1-size-gb is %d", stale.Size, size)
+	}
+	return ""
 }
 
 // poolName is the configured name, or one that was never used before: a client of an

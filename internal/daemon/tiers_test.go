@@ -116,11 +116,11 @@ func TestDiskTierOutlivesTheServer(t *testing.T) {
 func TestTierThatCannotWork(t *testing.T) {
 	c := small(t)
 	c.Adapters = []adapter.Spec{{Kind: "tape"}}
-	if _, err := Start(c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "tape") {
+	if _, err := Start(t.Context(), c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "tape") {
 		t.Errorf("error %v", err)
 	}
 	c.Adapters, c.DiskPath = nil, "/proc/nothing"
-	if _, err := Start(c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "/proc/nothing") {
+	if _, err := Start(t.Context(), c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "/proc/nothing") {
 		t.Errorf("error %v", err)
 	}
 }
