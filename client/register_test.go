@@ -109,7 +109,7 @@ func TestRegistersAgainInAnotherServerLife(t *testing.T) {
 			if ok, err := w.Store(testContext(t), key(1), fillPattern); !ok || err != nil {
 				t.Fatalf("got %v %v", ok, err)
 			}
-			if got := p.ops(); got != "[REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
+			if got := p.ops(); got != "[UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
 				t.Errorf("heard %s", got)
 			}
 			if !bytes.Equal(p.poolBytes(t, "second", 0), pattern(0)) {
@@ -176,7 +176,7 @@ func TestStoreAcrossTwoServerLives(t *testing.T) {
 	if err := <-next; err != nil {
 		t.Errorf("second store: %v", err)
 	}
-	if got := p.ops(); got != "[COMMIT_STORE REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
+	if got := p.ops(); got != "[COMMIT_STORE UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]" {
 		t.Errorf("heard %s", got)
 	}
 }
@@ -224,5 +224,27 @@ func TestCloseKeepsThePoolUnderACopy(t *testing.T) {
 	}
 	if pool.mem != nil {
 		t.Error("the pool is still mapped")
+	}
+}
+
+// Who copies between the steps by itself may be copying while its worker registers again: then
+// the server is not told that nothing touches memory any more.
+func TestStepsConcedeNothing(t *testing.T) {
+	p := newWorkerPeer(t)
+	p.store = StoreReply{Slots: []SlotRef{slotAt(0)}, Indices: []int{0}}
+	w := p.worker(t, Options{})
+	if _, err := w.PrepareStore(testContext(t), key(1)); err != nil {
+		t.Fatal(err)
+	}
+	p.set(func() { p.known = false })
+	if known, err := w.Ping(testContext(t)); known || err != nil {
+		t.Fatalf("ping: %v %v", known, err)
+	}
+	p.ops()
+	if _, err := w.CommitStore(testContext(t), key(1)); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.ops(); got != "[REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT COMMIT_STORE]" {
+		t.Errorf("heard %s", got)
 	}
 }

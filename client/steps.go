@@ -14,12 +14,23 @@ import (
 // PrepareStore asks for the slots that the key's range lacks.
 func (w *Worker) PrepareStore(ctx context.Context, key *Key) (StoreReply, error) {
 	var reply StoreReply
-	o, err := w.begin(ctx, key)
+	o, err := w.beginStep(ctx, key)
 	if err != nil {
 		return reply, err
 	}
 	defer o.end()
 	return reply, o.prepareStore(ctx, &reply)
+}
+
+// beginStep is begin for a step that leaves a transfer open in the caller's hands.
+func (w *Worker) beginStep(ctx context.Context, key *Key) (*operation, error) {
+	o, err := w.begin(ctx, key)
+	if err == nil {
+		w.mu.Lock()
+		w.apart = true
+		w.mu.Unlock()
+	}
+	return o, err
 }
 
 // CommitStore says that every slot of the key's range is filled.
@@ -43,7 +54,7 @@ func (w *Worker) AbortStore(ctx context.Context, key *Key) error {
 // PrepareRetrieve begins to read the key's range. Data is the caller's.
 func (w *Worker) PrepareRetrieve(ctx context.Context, key *Key) (RetrieveReply, error) {
 	var reply RetrieveReply
-	o, err := w.begin(ctx, key)
+	o, err := w.beginStep(ctx, key)
 	if err != nil {
 		return reply, err
 	}

@@ -27,6 +27,7 @@ type Worker struct {
 	open   int           // stores and retrieves in progress
 	cur    *registered
 	pinned bool       // Mem has given memory away
+	apart  bool       // the steps of the protocol were used: transfers may be open that we do not know
 	kept   []*mapping // replaced but pinned
 
 	storing map[storeID]chan struct{} // stores in progress
@@ -263,6 +264,9 @@ func (w *Worker) agree(ctx context.Context, l *link) (*registered, error) {
 		}
 		r.sizes = append(r.sizes, n)
 	}
+	if err := w.concede(ctx, l); err != nil {
+		return nil, err
+	}
 	k := newCall(lmcache.OpRegisterEngineDriven)
 	defer k.release()
 	k.buf = w.reg.Append(k.buf)
@@ -292,6 +296,26 @@ func (w *Worker) agree(ctx context.Context, l *link) (*registered, error) {
 			"worker", w.reg.Instance, "error", err)
 	}
 	return r, w.sayCopying(ctx, l)
+}
+
+// concede tells a server, before the worker registers with it again, that nothing of before
+// touches memory any more: no store or retrieve is in progress. A server that was restarted
+// keeps the memory of its predecessor's clients until it hears that, and one that lost the
+// connection may, too. Who uses the steps or Mem touches memory unseen, and concedes nothing.
+func (w *Worker) concede(ctx context.Context, l *link) error {
+	w.mu.Lock()
+	known := w.cur != nil && !w.pinned && !w.apart
+	w.mu.Unlock()
+	if !known {
+		return nil
+	}
+	// Nobody waits for the reply: the next request on the connection is served after this one.
+	k := newCall(lmcache.OpUnregisterEngineDriven).uint(w.reg.Instance)
+	defer k.release()
+	if err := l.post(ctx, k); err != nil {
+		return fmt.Errorf("register worker %d: %w", w.reg.Instance, err)
+	}
+	return nil
 }
 
 // sayCopying tells a server that shares memory that this worker copies. The protocol has no

@@ -214,7 +214,7 @@ func TestCancelledStoreIsAbandonedBeforeTheNext(t *testing.T) {
 			if tc.held == lmcache.OpCommitStore {
 				first += "COMMIT_STORE "
 			}
-			want := first + "COMMIT_STORE REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]"
+			want := first + "COMMIT_STORE UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_STORE COMMIT_STORE]"
 			if got := p.ops(); got != want {
 				t.Errorf("heard %s, want %s", got, want)
 			}
@@ -312,7 +312,7 @@ func TestCancelledRetrieveIsCommittedBeforeTheNext(t *testing.T) {
 	if ok, err := w.Retrieve(testContext(t), key(1), func(int, []byte) error { return nil }); !ok || err != nil {
 		t.Errorf("next: %v %v", ok, err)
 	}
-	want := "[PREPARE_RETRIEVE COMMIT_RETRIEVE REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_RETRIEVE COMMIT_RETRIEVE]"
+	want := "[PREPARE_RETRIEVE COMMIT_RETRIEVE UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT PREPARE_RETRIEVE COMMIT_RETRIEVE]"
 	if got := p.ops(); got != want {
 		t.Errorf("heard %s", got)
 	}
