@@ -191,6 +191,10 @@ func (f *fixture) strike(random *rand.Rand, its []item) error {
 			cancel()
 		}()
 	}
+	f.Store.Status() // may be asked at any time
+	if x, ok := f.Store.(tier.Indexed); ok {
+		x.Has(batch[0].key)
+	}
 	calls := f.calls(batch, batch, batch)
 	c := calls[random.IntN(len(calls))]
 	errs, violation := c.run(ctx)

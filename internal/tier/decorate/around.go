@@ -63,10 +63,21 @@ func (x indexed) Has(key tier.Key) bool { return x.has(key) }
 
 // like makes outer tier.Indexed if inner is.
 func like(inner, outer tier.Store) tier.Store {
-	if x, ok := inner.(tier.Indexed); ok {
-		return indexed{outer, x.Has}
+	if has := hasOf(inner); has != nil {
+		return indexed{outer, has}
 	}
 	return outer
+}
+
+// hasOf is the store's index, past decorators that add nothing to it; nil without one.
+func hasOf(s tier.Store) func(tier.Key) bool {
+	switch x := s.(type) {
+	case indexed:
+		return x.has
+	case tier.Indexed:
+		return x.Has
+	}
+	return nil
 }
 
 // make makes the call unless the store is closed or the context has ended.

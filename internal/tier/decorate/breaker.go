@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/tier"
@@ -102,8 +103,8 @@ func (c *circuit) report(now time.Time, v verdict, probe bool, text string) {
 func Breaker(inner tier.Store, b Breaks) tier.Store {
 	s := &breaker{around: newAround(inner), circuit: newCircuit(b)}
 	s.through = s.guard
-	if x, ok := inner.(tier.Indexed); ok {
-		return indexed{s, func(key tier.Key) bool { return x.Has(key) && !s.open() }}
+	if has := hasOf(inner); has != nil {
+		return indexed{s, func(key tier.Key) bool { return !s.open() && has(key) }}
 	}
 	return s
 }
@@ -112,12 +113,14 @@ type breaker struct {
 	*around
 	mu      sync.Mutex // guards circuit
 	circuit circuit
+	// until is the circuit's reopens in nanoseconds since 1970, 0 = closed, for lookups,
+	// which must not meet a lock.
+	until atomic.Int64
 }
 
 func (s *breaker) open() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.circuit.reopens.IsZero() && time.Now().Before(s.circuit.reopens)
+	until := s.until.Load()
+	return until != 0 && time.Now().UnixNano() < until
 }
 
 func (s *breaker) guard(ctx context.Context, c *call) []error {
@@ -134,6 +137,11 @@ func (s *breaker) guard(ctx context.Context, c *call) []error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.circuit.report(time.Now(), v, probe, text)
+		if s.circuit.reopens.IsZero() {
+			s.until.Store(0)
+		} else {
+			s.until.Store(s.circuit.reopens.UnixNano())
+		}
 	}()
 	errs := c.run(ctx, nil)
 	v, text = judge(errs)

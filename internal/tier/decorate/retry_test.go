@@ -23,7 +23,7 @@ func object(i, length int) tier.Object {
 }
 
 // memory returns a store with objects 0 to n-1.
-func memory(t *testing.T, n, length int) *conform.Memory {
+func memory(t testing.TB, n, length int) *conform.Memory {
 	m := conform.NewMemory(conform.NewMedium())
 	for i := range n {
 		if err := m.Put(t.Context(), []tier.Object{object(i, length)})[0]; err != nil {
