@@ -137,7 +137,7 @@ func RedisCluster(t testing.TB, n int) []*RedisServer {
 		}
 	}
 	for _, node := range nodes {
-		await(t, "the cluster", func() bool {
+		Await(t, "the cluster", func() bool {
 			info := node.Do("CLUSTER", "INFO")
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_slots_ok:"+strconv.Itoa(slots)) &&
 				strings.Contains(info, "cluster_known_nodes:"+strconv.Itoa(n))
@@ -164,8 +164,8 @@ func RedisSentinel(t testing.TB, master *RedisServer, name string) *RedisServer 
 	return newRedis(p)
 }
 
-// await asks until the answer is yes, for startTimeout at most.
-func await(t testing.TB, what string, done func() bool) {
+// Await asks until the answer is yes, and fails the test if that takes too long.
+func Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	late := time.NewTimer(startTimeout)
 	defer late.Stop()
@@ -174,7 +174,7 @@ func await(t testing.TB, what string, done func() bool) {
 	for !done() {
 		select {
 		case <-late.C:
-			t.Fatalf("%s is not ready after %s", what, startTimeout)
+			t.Fatalf("%s does not come true in %s", what, startTimeout)
 		case <-again.C:
 		}
 	}

@@ -52,7 +52,7 @@ func S3(t testing.TB, cert *Certificate) *S3Server {
 // listens waits until the process takes connections.
 func (p *Process) listens(o *output) error {
 	var err error
-	await(p.t, "the server", func() bool {
+	Await(p.t, "the server", func() bool {
 		var conn net.Conn
 		if conn, err = net.Dial("tcp", p.Addr); err == nil {
 			conn.Close()

@@ -12,7 +12,7 @@ import (
 
 // TestConformance: one server, behind a proxy.
 func TestConformance(t *testing.T) {
-	conform.Run(t, conform.Subject{Ambiguous: true, Open: func(t testing.TB) conform.Opened {
+	conform.Run(t, conform.Subject{Ambiguous: true, Big: 16 << 20, Open: func(t testing.TB) conform.Opened {
 		server := testserver.Redis(t)
 		proxy := testserver.NewProxy(t, server.Addr)
 		o := Options{Addresses: []string{proxy.Addr}, Timeout: time.Minute}
@@ -48,6 +48,7 @@ func corrupt(server *testserver.RedisServer) func(testing.TB, tier.Key, func([]b
 
 // TestConformanceCluster: three nodes, spoken to directly.
 func TestConformanceCluster(t *testing.T) {
+	t.Parallel()
 	nodes := testserver.RedisCluster(t, 3)
 	conform.Run(t, conform.Subject{
 		Ambiguous: true, Light: true, Big: 8 << 20,
@@ -63,6 +64,7 @@ func TestConformanceCluster(t *testing.T) {
 
 // TestConformanceTLS: one server, TLS, a password.
 func TestConformanceTLS(t *testing.T) {
+	t.Parallel()
 	cert := testserver.NewCertificate(t)
 	server := testserver.RedisTLS(t, cert, "secret")
 	proxy := testserver.NewProxy(t, server.Addr)

@@ -13,10 +13,11 @@ import (
 )
 
 // Replies that are errors begin with a word for programs; everything after it is for people.
+// rueidis leaves ERR out, the word for everything else.
 var (
 	passing = []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "MASTERDOWN", "BUSY", "MISCONF",
-		"NOREPLICAS", "UNBLOCKED", "ERR max number of clients"}
-	refused = []string{"WRONGPASS", "NOAUTH", "NOPERM", "DENIED", "ERR AUTH", "ERR invalid password", "ERR DB index", "ERR Client sent AUTH"}
+		"NOREPLICAS", "UNBLOCKED", "max number of clients"}
+	refused = []string{"WRONGPASS", "NOAUTH", "NOPERM", "DENIED", "AUTH", "invalid password", "DB index", "Client sent AUTH"}
 )
 
 func begins(reply string, words []string) bool {

@@ -233,5 +233,8 @@ func parseCursor(text string) (c cursor, err error) {
 		}
 		c.rest = append(c.rest, tier.Entry{Key: key, Length: n})
 	}
+	if c.ended && len(c.rest) == 0 { // which is ""
+		return cursor{}, refused
+	}
 	return c, nil
 }

@@ -6,11 +6,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// rueidis waits up to a second, asleep, before it asks a lost server for its cluster, also if the
+// client is closed meanwhile.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+}
 
 // open opens a store that is closed with the test.
 func open(t testing.TB, o Options) *Store {
@@ -33,5 +36,3 @@ func addresses(servers ...*testserver.RedisServer) (all []string) {
 	}
 	return all
 }
-
-var _ tier.Store = (*Store)(nil)

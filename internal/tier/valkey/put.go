@@ -16,7 +16,7 @@ const (
 	MaxObjectBytes = 512<<20 - tier.HeaderBytes
 	// exchangeBytes and exchangeObjects bound what one exchange carries: beyond that a longer
 	// one is no faster, but holds memory here and in the server.
-	exchangeBytes   = 8 << 20
+	exchangeBytes   = 8<<20 + exchangeObjects*tier.HeaderBytes
 	exchangeObjects = 256
 )
 

@@ -202,9 +202,9 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.dial.Stop()
-	s.end()
 	if client := s.client.Load(); client != nil {
 		(*client).Close()
 	}
+	s.end()
 	return nil
 }
