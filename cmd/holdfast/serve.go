@@ -158,6 +158,9 @@ func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
 	fmt.Fprintf(w, "holdfast %s is ready\n", readBuild().version)
 	fmt.Fprintf(w, "  engines   %s\n", everyAddress(strings.Join(d.Endpoints(), " "), "*"))
 	fmt.Fprintf(w, "  pool      %s, %s\n", pool, poolText(cfg, d.PoolSize()))
+	for _, t := range cfg.Tiers() {
+		fmt.Fprintf(w, "  tier      %s\n", t)
+	}
 	fmt.Fprintf(w, "  admin     http://%s/status\n", everyAddress(d.AdminAddr(), "localhost"))
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(d.Endpoints()[0], "tcp://"))
 	if err != nil {

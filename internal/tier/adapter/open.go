@@ -24,15 +24,15 @@ type Env struct {
 // tier's name. It fails if the settings cannot work; a server that does not answer now is tried
 // again later, and its store is failing until then.
 func Open(ctx context.Context, s Spec, name string, env Env) (tier.Store, error) {
-	store, err := open(ctx, s, env)
+	store, err := open(ctx, s, name, env)
 	if err != nil {
 		return nil, fmt.Errorf("open tier %s: %w", name, err)
 	}
 	return decorated(store, s, name, env), nil
 }
 
-func open(ctx context.Context, s Spec, env Env) (tier.Store, error) {
-	log := env.Log.With("kind", string(s.Kind))
+func open(ctx context.Context, s Spec, name string, env Env) (tier.Store, error) {
+	log := env.Log.With("tier", name)
 	switch s.Kind {
 	case Disk:
 		o := s.Disk
