@@ -18,5 +18,7 @@ func TestMain(m *testing.M) {
 		runClient()
 	case "server":
 		runServer()
+	case "daemon":
+		runDaemon()
 	}
 }

@@ -3,6 +3,7 @@
 package killtest
 
 import (
+	"os"
 	"testing"
 
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
@@ -30,6 +31,36 @@ func TestSabotageIsNoticed(t *testing.T) {
 			sabotage.Set(tc.remove, true)
 			defer sabotage.Set(tc.remove, false)
 			if left := tc.play(t, h); !tc.noticed(left) {
+				t.Errorf("nothing is wrong without this safety: %+v", left)
+			}
+		})
+	}
+}
+
+const unsafeVariable = "HOLDFAST_KILLTEST_WITHOUT"
+
+func init() {
+	unsafe = func() {
+		for s := range sabotage.Switches {
+			if s.String() == os.Getenv(unsafeVariable) {
+				sabotage.Set(s, true)
+			}
+		}
+	}
+}
+
+// Each safety of adoption is taken away in turn from servers that are killed; their clients, who
+// outlive them, must notice.
+func TestSabotagedAdoptionIsNoticed(t *testing.T) {
+	for without, noticed := range map[sabotage.Switch]func(survivor) bool{
+		sabotage.AdoptFreesReserved:  func(s survivor) bool { return !s.intact || s.wrong > 0 },
+		sabotage.AdoptForgetsReaders: func(s survivor) bool { return !s.unread },
+	} {
+		t.Run(without.String(), func(t *testing.T) {
+			t.Setenv(unsafeVariable, without.String())
+			l := newLives(t)
+			l.next(t, false)
+			if left := outlive(t, l); !noticed(left) {
 				t.Errorf("nothing is wrong without this safety: %+v", left)
 			}
 		})
