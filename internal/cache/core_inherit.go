@@ -7,6 +7,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 	"github.com/holdfast-kv/holdfast/kv"
 )
@@ -209,6 +210,7 @@ func (c *core) nextUnverified() *summing {
 func (c *core) finishCompare(s *summing, sums []xxh3.Uint128) (wrong []mismatch) {
 	for i, r := range s.objs {
 		o := c.objs.at(r)
+		killpoint.Hit(killpoint.AdoptBeforeTrust)
 		if o.state == settled {
 			c.counters.verified++
 			wrong = c.compared(r, o, sums[i] != o.sum, wrong)

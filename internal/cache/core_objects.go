@@ -4,6 +4,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 	"github.com/holdfast-kv/holdfast/kv"
 )
@@ -248,6 +249,7 @@ func (c *core) drop(r ref, o *object) {
 func (c *core) evict(r ref) int64 {
 	o := c.objs.at(r)
 	freed := c.aligned(o.size)
+	killpoint.Hit(killpoint.EvictBeforeRelease)
 	must(c.ix.Release(o.slot), "evict an object")
 	c.counters.evictedObjects++
 	c.counters.evictedBytes += uint64(o.size)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
@@ -152,8 +153,10 @@ func (c *Cache) startLoad(ld *load) {
 // whatever becomes of its context and its deadline.
 func (c *Cache) load(ctx context.Context, ld *load, targets []tier.Target) {
 	late := time.AfterFunc(c.shell.timeout, func() { c.loadLate(ld) })
+	killpoint.Hit(killpoint.PrefetchBeforeGet)
 	errs := c.shell.tiers[ld.tier].Store.Get(ctx, targets)
 	late.Stop()
+	killpoint.Hit(killpoint.PrefetchBeforeSettle)
 	results := make([]loadResult, len(targets))
 	for i := range targets {
 		var err error
@@ -196,6 +199,7 @@ func (c *Cache) loadLate(ld *load) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.loadLate(ld)
+	killpoint.Hit(killpoint.PrefetchAfterAbandon)
 	c.move()
 }
 

@@ -1,6 +1,10 @@
 package cache
 
-import "github.com/zeebo/xxh3"
+import (
+	"github.com/zeebo/xxh3"
+
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
+)
 
 // Prepare reserves memory for what is missing of one rank's range; sizes has one length
 // in bytes per group. Objects that are present or being written are left out; an empty
@@ -24,6 +28,7 @@ func (c *Cache) Prepare(w Holder, rank int, r Range, sizes []int64) ([]Placed, e
 // Checksums are taken outside the lock: with VerifyAlways before anything is served, with
 // VerifySampled those of a sample, and all others afterwards.
 func (c *Cache) Commit(w Holder, rank int, r Range) bool {
+	killpoint.Hit(killpoint.StoreBeforeCommit)
 	res, mem, late := c.beginCommit(w, r.id(rank))
 	if late {
 		c.log.Warn("commit after the reservation was aborted: not stored, its memory is free now",
@@ -35,6 +40,7 @@ func (c *Cache) Commit(w Holder, rank int, r Range) bool {
 	if len(mem) > 0 {
 		c.finishCommit(res, sumAll(mem))
 	}
+	killpoint.Hit(killpoint.StoreBeforeAnswer)
 	return true
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
@@ -55,7 +56,9 @@ func (c *Cache) putObjects(b *putting, keys []tier.Key) []putResult {
 	if len(objs) == 0 {
 		return results
 	}
+	killpoint.Hit(killpoint.WriteBehindBeforePut)
 	errs := store.Put(ctx, objs)
+	killpoint.Hit(killpoint.WriteBehindAfterPut)
 	for i, k := range at {
 		switch {
 		case len(errs) != len(objs):
@@ -132,6 +135,7 @@ func (c *Cache) clearTier(t int) {
 	start, total := time.Now(), uint64(0)
 	for cleared := false; !cleared; {
 		to := c.beginClear(t)
+		killpoint.Hit(killpoint.ClearBeforeTier)
 		n, ok := c.deleteAll(t)
 		if total += n; !ok { // the cache is being closed
 			c.log.Warn("tier: not cleared to the end; what is left is served after a restart",

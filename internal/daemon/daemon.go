@@ -220,6 +220,7 @@ func (d *Daemon) Stop(ctx context.Context, keep bool) error {
 	drained := d.server.Shutdown(ctx)
 	d.serving.Wait()
 	keep = keep && d.pool.Header().Identity != ""
+	killpoint.Hit(killpoint.StopBeforeSeal)
 	if keep {
 		if left := d.cache.Seal(ctx); left > 0 {
 			d.log.Warn("there was no time for every checksum; the next server drops what has none", "objects", left)

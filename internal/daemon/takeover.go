@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/admin"
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/config"
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/process"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
 )
@@ -111,6 +112,7 @@ var errRuns = errors.New("its process runs")
 // succeed takes the addresses and the pool of a server that hands over, as it gives them up.
 // Engines that come meanwhile wait in the backlog.
 func (d *Daemon) succeed(ctx context.Context, old *predecessor) (limits arena.Limits, err error) {
+	killpoint.Hit(killpoint.TakeOverBeforeBind)
 	if err := old.patiently(ctx, d, "its address", addressBusy, d.bind); err != nil {
 		return limits, err
 	}
@@ -132,6 +134,7 @@ func (d *Daemon) succeed(ctx context.Context, old *predecessor) (limits arena.Li
 	if err := old.patiently(ctx, d, "its admin address", addressBusy, d.bindAdmin); err != nil {
 		return limits, err
 	}
+	killpoint.Hit(killpoint.TakeOverBeforePool)
 	live := func(err error) bool { return errors.Is(err, arena.ErrLive) }
 	err = old.patiently(ctx, d, "its pool", live, func() (err error) {
 		limits, err = d.makePool(ctx, true)

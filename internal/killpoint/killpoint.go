@@ -7,7 +7,7 @@
 //	HOLDFAST_KILLPOINT=settle.before-state:40   the 40th time
 //
 // A test starts a child process with this environment, lets it work until it is killed, and
-// looks at what it left: see internal/arena and internal/killtest.
+// looks at what it left: see internal/arena, internal/killtest and internal/crashtest.
 package killpoint
 
 // Variable is the environment variable that arms a point.
@@ -33,21 +33,30 @@ const (
 	SpaceBeforeSwitch     Point = "space.before-switch"     // the names are in the other half, which is not used yet
 
 	// Of the adoption and of the end of a server (internal/arena, internal/daemon).
-	AdoptBeforeHeader Point = "adopt.before-header" // the old pool is locked, nothing was changed
-	AdoptMidway       Point = "adopt.midway"        // some records were judged
-	AdoptBeforeServe  Point = "adopt.before-serve"  // adopted, nobody was answered
-	StopBeforeRelease Point = "stop.before-release" // drained and recorded, the pool is still ours
+	AdoptBeforeHeader  Point = "adopt.before-header"   // the old pool is locked, nothing was changed
+	AdoptMidway        Point = "adopt.midway"          // some records were judged
+	AdoptBeforeServe   Point = "adopt.before-serve"    // adopted, nobody was answered
+	AdoptBeforeTrust   Point = "adopt.before-trust"    // an adopted object was compared, that is not noted
+	TakeOverBeforeBind Point = "take-over.before-bind" // the running server was asked for its place
+	TakeOverBeforePool Point = "take-over.before-pool" // it has ended, its addresses are ours
+	StopBeforeSeal     Point = "stop.before-seal"      // drained, checksums are missing
+	StopBeforeRelease  Point = "stop.before-release"   // drained and recorded, the pool is still ours
 
 	// Of the objects' moves between memory and second-level stores (internal/cache, internal/tier).
-	StoreBeforeCommit    Point = "store.before-commit" // the writer's commit has come, nothing was done
-	EvictBeforeRelease   Point = "evict.before-release"
-	WriteBehindBeforePut Point = "write-behind.before-put"
-	WriteBehindAfterPut  Point = "write-behind.after-put"
-	PrefetchBeforeGet    Point = "prefetch.before-get"
-	PrefetchBeforeSettle Point = "prefetch.before-settle"
-	DiskBeforeRename     Point = "disk.before-rename"
-	DiskBeforeSync       Point = "disk.before-sync"
-	DiskBeforeUnlink     Point = "disk.before-unlink"
+	StoreBeforeCommit    Point = "store.before-commit"     // the writer's commit has come, nothing was done
+	StoreBeforeAnswer    Point = "store.before-answer"     // settled, the writer was not told
+	EvictBeforeRelease   Point = "evict.before-release"    // chosen, its memory is not free
+	WriteBehindBeforePut Point = "write-behind.before-put" // the tier is about to be given objects
+	WriteBehindAfterPut  Point = "write-behind.after-put"  // the tier has them, the cache does not know it
+	PrefetchBeforeGet    Point = "prefetch.before-get"     // memory is reserved for what is loaded
+	PrefetchBeforeSettle Point = "prefetch.before-settle"  // loaded, and not served
+	PrefetchAfterAbandon Point = "prefetch.after-abandon"  // past its deadline, the tier may still write
+	ClearBeforeTier      Point = "clear.before-tier"       // a tier's puts have ended, nothing of it is deleted
+	DiskBeforeScan       Point = "disk.before-scan"        // opened, the last life's unfinished files are there
+	DiskMidwayScan       Point = "disk.midway-scan"        // some files are found, lookups are answered
+	DiskBeforeSync       Point = "disk.before-sync"        // written, not durable
+	DiskBeforeRename     Point = "disk.before-rename"      // durable, without its name
+	DiskBeforeUnlink     Point = "disk.before-unlink"      // out of the index, its file is there
 )
 
 // Points returns all of them.
@@ -56,8 +65,10 @@ func Points() []Point {
 		ReserveBeforeState, ReserveAfterState, SettleBeforeState, SettleBeforeSum, SumBeforeState,
 		QuarantineBeforeOwner, ClearBeforeState, ClearAfterState,
 		PeerBeforeHolder, PeerBeforeClear, SpaceBeforeCount, SpaceBeforeSwitch,
-		AdoptBeforeHeader, AdoptMidway, AdoptBeforeServe, StopBeforeRelease,
-		StoreBeforeCommit, EvictBeforeRelease, WriteBehindBeforePut, WriteBehindAfterPut,
-		PrefetchBeforeGet, PrefetchBeforeSettle, DiskBeforeRename, DiskBeforeSync, DiskBeforeUnlink,
+		AdoptBeforeHeader, AdoptMidway, AdoptBeforeServe, AdoptBeforeTrust,
+		TakeOverBeforeBind, TakeOverBeforePool, StopBeforeSeal, StopBeforeRelease,
+		StoreBeforeCommit, StoreBeforeAnswer, EvictBeforeRelease, WriteBehindBeforePut, WriteBehindAfterPut,
+		PrefetchBeforeGet, PrefetchBeforeSettle, PrefetchAfterAbandon, ClearBeforeTier,
+		DiskBeforeScan, DiskMidwayScan, DiskBeforeSync, DiskBeforeRename, DiskBeforeUnlink,
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-kv/holdfast/internal/killpoint"
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
@@ -29,6 +30,7 @@ func (s *Store) scan() {
 	defer s.calls.Done()
 	began := s.o.Now()
 	p := &progress{s: s, began: began, said: began}
+	killpoint.Hit(killpoint.DiskBeforeScan)
 	s.clearTemps()
 	s.lookAround()
 	s.scanNames(p)
@@ -165,6 +167,7 @@ func (s *Store) found(first byte, name string) {
 	}
 	s.index.add(&key, length, fileBytes(length))
 	s.index.used += fileBytes(length)
+	killpoint.Hit(killpoint.DiskMidwayScan)
 }
 
 // twice decides between two files of one object, of different lengths: an object was replaced
