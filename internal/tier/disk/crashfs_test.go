@@ -139,6 +139,8 @@ func (fs *crashFS) create(name string) (file, error) {
 	return &crashFile{fs, n}, nil
 }
 
+func (fs *crashFS) reopen(name string) (file, error) { return fs.open(name) }
+
 func (fs *crashFS) open(name string) (file, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()

@@ -95,6 +95,13 @@ func (fs faultFS) create(name string) (file, error) {
 	return fs.wrap(name)(fs.fileSystem.create(name))
 }
 
+func (fs faultFS) reopen(name string) (file, error) {
+	if err := fs.pass("reopen", name, 0); err != nil {
+		return nil, err
+	}
+	return fs.wrap(name)(fs.fileSystem.reopen(name))
+}
+
 func (fs faultFS) open(name string) (file, error) {
 	if err := fs.pass("open", name, 0); err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import "time"
 type fileSystem interface {
 	// create makes a file that is not there, for writing.
 	create(name string) (file, error)
+	// reopen opens a file to be written over.
+	reopen(name string) (file, error)
 	// open opens a file for reading.
 	open(name string) (file, error)
 	// rename gives a file its name, in place of what had it.

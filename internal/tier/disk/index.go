@@ -28,6 +28,8 @@ const (
 	inUse uint8 = 1 << iota
 	// known: its age is known, so that it may be evicted.
 	known
+	// own: its file was made in this life, so that no other name can lead to it.
+	own
 	// gone: it is not in the index; its file is removed or will be; it has readers.
 	gone
 )
@@ -107,9 +109,12 @@ func (x *index) settle(r ref, stamp uint64) {
 	x.refresh(r, o)
 }
 
+// evictable reports whether the object may go.
+func (o *record) evictable() bool { return o.flags&^own == inUse|known && o.readers == 0 }
+
 // refresh makes the policy agree with whether the object may be evicted.
 func (x *index) refresh(r ref, o *record) {
-	switch want := o.flags == inUse|known && o.readers == 0; {
+	switch want := o.evictable(); {
 	case want && !x.policy.Contains(r):
 		x.policy.Insert(r, o.stamp)
 	case !want:
@@ -176,6 +181,12 @@ func (x *index) restore(r ref) {
 // forget ends a hidden object whose file is removed.
 func (x *index) forget(r ref) { x.unpin(r, 0) }
 
+// recycle ends a hidden object whose file is kept for another one, with what it takes.
+func (x *index) recycle(r ref) {
+	x.used += page * int64(x.at(r).pages)
+	x.forget(r)
+}
+
 // release frees a record and what its file took of the disk.
 func (x *index) release(r ref, o *record) {
 	x.used -= page * int64(o.pages)
@@ -206,7 +217,7 @@ func (x *index) check(reserved int64) error {
 		} else if o.readers == 0 || x.find(&o.key) == r {
 			return fmt.Errorf("object %s is gone, and still there", o.key)
 		}
-		want := o.flags == inUse|known && o.readers == 0
+		want := o.evictable()
 		if want {
 			evictable++
 		}

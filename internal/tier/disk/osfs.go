@@ -51,6 +51,10 @@ func (fs *osFS) create(name string) (file, error) {
 	return fs.openat(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY)
 }
 
+func (fs *osFS) reopen(name string) (file, error) {
+	return fs.openat(name, unix.O_WRONLY|unix.O_NOFOLLOW)
+}
+
 func (fs *osFS) open(name string) (file, error) {
 	return fs.openat(name, unix.O_RDONLY|unix.O_NOFOLLOW)
 }

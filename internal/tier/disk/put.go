@@ -68,7 +68,9 @@ func (s *Store) put(ctx context.Context, obj *tier.Object, sc *scratch) error {
 	if s.health.succeed() {
 		s.log.Info("disk store writes again", "path", s.o.Path)
 	}
-	s.index.settle(s.index.add(&obj.Key, length, file), s.index.tick(s.o.Now().UnixNano()))
+	r := s.index.add(&obj.Key, length, file)
+	s.index.at(r).flags |= own
+	s.index.settle(r, s.index.tick(s.o.Now().UnixNano()))
 	return nil
 }
 
@@ -79,12 +81,13 @@ func (s *Store) write(ctx context.Context, obj *tier.Object, sc *scratch) (taken
 	}
 	cost := fileBytes(int64(len(obj.Mem)))
 	late := sabotage.On(sabotage.DiskCapAfterWrite)
+	var used string
 	if !late {
-		if err := s.reserveRoom(ctx, cost); err != nil {
+		if used, err = s.reserveRoom(ctx, cost); err != nil {
 			return 0, err
 		}
 	}
-	taken, err = s.writeFile(ctx, obj, sc, cost, late)
+	taken, err = s.writeFile(ctx, obj, sc, cost, used, late)
 	if err != nil {
 		return 0, s.failed(err)
 	}
@@ -149,15 +152,22 @@ func (s *Store) fail(state tier.State, err error) {
 }
 
 // writeFile writes a file, makes it durable, and gives it its name. cost is reserved, or with
-// late only now; on error it is given back.
-func (s *Store) writeFile(ctx context.Context, obj *tier.Object, sc *scratch, cost int64, late bool) (taken int64, err error) {
-	temp := tempDir + "/" + strconv.FormatUint(s.temps.Add(1), 10)
-	f, err := s.fs.create(temp)
+// late only now; on error it is given back. used names a file to be written over, if any.
+func (s *Store) writeFile(ctx context.Context, obj *tier.Object, sc *scratch, cost int64, used string, late bool) (taken int64, err error) {
+	temp, openTemp := used, s.fs.reopen
+	if used == "" {
+		temp, openTemp = s.newTemp(), s.fs.create
+	}
+	f, err := openTemp(temp)
 	if err != nil {
-		s.giveBack(cost, cost, late)
+		if used == "" {
+			s.giveBack(cost, cost, late)
+		} else {
+			s.clean(litter{used, cost})
+		}
 		return 0, fmt.Errorf("create a file: %w", err)
 	}
-	taken, err = s.fill(ctx, f, obj, sc, cost, late)
+	taken, err = s.fill(ctx, f, obj, sc, cost, used == "", late)
 	err = errors.Join(err, f.close())
 	name := objectPath(obj.Key, int64(len(obj.Mem)))
 	if err == nil {
@@ -175,15 +185,19 @@ func (s *Store) writeFile(ctx context.Context, obj *tier.Object, sc *scratch, co
 	return taken, nil
 }
 
-// fill writes an open file up to the point where it may have its name. What it takes of the
+// newTemp names a temporary.
+func (s *Store) newTemp() string { return tempDir + "/" + strconv.FormatUint(s.temps.Add(1), 10) }
+
+// fill writes an open file, a new one or one to be written over, up to the point where it may
+// have its name. What it takes of the
 // disk, which is more than expected in some file systems, is reserved then.
-func (s *Store) fill(ctx context.Context, f file, obj *tier.Object, sc *scratch, cost int64, late bool) (taken int64, err error) {
-	err = f.allocate(cost)
-	if !late {
-		s.giveBack(0, cost, false) // the disk knows of it
-	}
-	if err != nil {
-		return 0, fmt.Errorf("allocate %d bytes: %w", cost, err)
+func (s *Store) fill(ctx context.Context, f file, obj *tier.Object, sc *scratch, cost int64, news, late bool) (taken int64, err error) {
+	if news {
+		err = f.allocate(cost)
+		s.giveBack(0, cost, late) // the disk knows of it
+		if err != nil {
+			return 0, fmt.Errorf("allocate %d bytes: %w", cost, err)
+		}
 	}
 	header := tier.Header{Key: obj.Key, Length: int64(len(obj.Mem)), Sum: obj.Sum}
 	if err := sc.write(s.fs, f, &header, obj.Mem); err != nil {
@@ -205,7 +219,7 @@ func (s *Store) fill(ctx context.Context, f file, obj *tier.Object, sc *scratch,
 		cost = 0
 	}
 	if taken > cost {
-		if err := s.reserveRoom(ctx, taken-cost); err != nil {
+		if err := s.reserveMore(ctx, taken-cost); err != nil {
 			return 0, err
 		}
 		s.giveBack(0, taken-cost, false)

@@ -14,9 +14,30 @@ import (
 // reserveRoom counts n bytes as used before they are written, and as in flight; objects go for
 // it, oldest first. The limit is never passed, whoever writes at the same time; nor is the
 // floor of the file system, as far as other programs keep still.
-func (s *Store) reserveRoom(ctx context.Context, n int64) error {
+//
+// If the object that goes is of the same size its file is not removed: it is moved to tmp, and
+// used names it, to be written over. That spares the file system to free and to find n bytes and
+// an inode, which costs more than writing a small object.
+func (s *Store) reserveRoom(ctx context.Context, n int64) (used string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r, ok := s.index.policy.Victim(); ok && !s.index.fits(n) && s.reusable(s.index.at(r), n) && s.keepFloor(ctx, 0) == nil {
+		// The lock was given up: everything may be different.
+		if r, ok = s.index.policy.Victim(); ok && s.reusable(s.index.at(r), n) {
+			return s.recycle(r)
+		}
+	}
+	return "", s.reserve(ctx, n)
+}
+
+// reserveMore is reserveRoom for what a file takes beyond its expected size.
+func (s *Store) reserveMore(ctx context.Context, n int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reserve(ctx, n)
+}
+
+func (s *Store) reserve(ctx context.Context, n int64) error {
 	for !s.index.fits(n) {
 		if n > s.index.limit {
 			return fmt.Errorf("%w: %d bytes where the limit is %d", tier.ErrFull, n, s.index.limit)
@@ -35,11 +56,47 @@ func (s *Store) reserveRoom(ctx context.Context, n int64) error {
 	return err
 }
 
+// reusable reports whether an object's file can be written over with n bytes: if it was made in
+// this life. After a power failure two names can lead to one file.
+func (s *Store) reusable(o *record, n int64) bool {
+	return o.flags&own != 0 && page*int64(o.pages) == n && fileBytes(o.length) == n
+}
+
+// recycle evicts an object and keeps its file under a temporary name. s.mu is held, and given
+// up meanwhile.
+func (s *Store) recycle(r ref) (temp string, err error) {
+	key, length := s.index.at(r).key, s.index.at(r).length
+	taken := page * uint64(s.index.at(r).pages)
+	s.index.hide(r)
+	s.flights[key] = &flight{done: make(chan struct{})}
+	s.mu.Unlock()
+	killpoint.Hit(killpoint.DiskBeforeUnlink)
+	temp = s.newTemp()
+	err = s.fs.rename(objectPath(key, length), temp)
+	s.mu.Lock()
+	defer s.release(&key)
+	switch {
+	case err == nil:
+		s.index.recycle(r)
+		s.stats.Evicted++
+		s.stats.EvictedBytes += taken
+		return temp, nil
+	case errors.Is(err, unix.ENOENT):
+		s.index.recycle(r) // somebody has removed it; its room is taken over
+		s.inFlight += int64(taken)
+		return "", nil
+	}
+	s.index.restore(r)
+	err = tier.Passing(fmt.Errorf("evict %s: %w", key, err))
+	s.fail(tier.StateFailing, err)
+	return "", err
+}
+
 // keepFloor makes objects go while the file system has less than the floor left, up to four
-// times what is asked for: more than that somebody else is using up. s.mu is held, and given
+// times what is asked for: more than that somebody else is using up. For 0 bytes it only tells. s.mu is held, and given
 // up for calls of the system.
 func (s *Store) keepFloor(ctx context.Context, n int64) error {
-	if s.reserve == 0 {
+	if s.floor == 0 {
 		return nil
 	}
 	for before := s.stats.EvictedBytes; ; {
@@ -51,10 +108,13 @@ func (s *Store) keepFloor(ctx context.Context, n int64) error {
 			s.fail(tier.StateFailing, err)
 			return err
 		}
-		if available-s.inFlight >= s.reserve {
+		if available-s.inFlight >= s.floor {
 			return nil
 		}
-		err = fmt.Errorf("%w: the file system has %d bytes left, of which %d are to stay free", tier.ErrFull, available, s.reserve)
+		err = fmt.Errorf("%w: the file system has %d bytes left, of which %d are to stay free", tier.ErrFull, available, s.floor)
+		if n == 0 {
+			return err
+		}
 		if s.stats.EvictedBytes-before >= 4*uint64(n) || s.evictOrWait(ctx) != nil {
 			s.fail(tier.StateFull, err)
 			return err

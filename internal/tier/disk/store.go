@@ -104,11 +104,11 @@ type Stats struct {
 
 // Store is a store on a disk. It implements tier.Store and tier.Indexed.
 type Store struct {
-	o       Options
-	log     *slog.Logger
-	fs      fileSystem
-	dir     *directory // nil in tests with a model of a file system
-	reserve int64      // bytes to leave free
+	o     Options
+	log   *slog.Logger
+	fs    fileSystem
+	dir   *directory // nil in tests with a model of a file system
+	floor int64      // bytes to leave free
 
 	reads, writes chan job
 	workers       sync.WaitGroup
@@ -175,7 +175,7 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("disk store %s: %w", o.Path, err), fs.close(), dir.unlock())
 	}
-	o.Log.Info("disk store opened", "path", o.Path, "limit", o.LimitBytes, "leave_free", s.reserve, "sync", string(o.Sync), "io", how)
+	o.Log.Info("disk store opened", "path", o.Path, "limit", o.LimitBytes, "leave_free", s.floor, "sync", string(o.Sync), "io", how)
 	return s, nil
 }
 
@@ -185,12 +185,12 @@ func start(o Options, fs fileSystem, dir *directory) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	reserve := max(o.ReserveFree, 0)
+	floor := max(o.ReserveFree, 0)
 	if o.ReserveFree == 0 {
-		reserve = min(defaultReserve, total/50)
+		floor = min(defaultReserve, total/50)
 	}
 	s := &Store{
-		o: o, log: o.Log, fs: fs, dir: dir, reserve: reserve,
+		o: o, log: o.Log, fs: fs, dir: dir, floor: floor,
 		reads: make(chan job), writes: make(chan job),
 		closing: make(chan struct{}), named: make(chan struct{}), scanned: make(chan struct{}),
 		index: newIndex(o.LimitBytes), flights: make(map[tier.Key]*flight),
