@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
+	"syscall"
 
 	"github.com/minio/minio-go/v7"
 
@@ -62,4 +64,11 @@ func status(err error) int {
 	var reply minio.ErrorResponse
 	errors.As(err, &reply)
 	return reply.StatusCode
+}
+
+// isCut reports whether the server closed the connection on a request, or on the proxy that
+// passed it. For one of the causes the client has a text of its own.
+func isCut(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || status(err) == http.StatusBadGateway ||
+		err != nil && strings.Contains(err.Error(), "Connection closed by foreign host")
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
@@ -85,8 +87,8 @@ func (o Options) complete() (_ Options, host string, secure bool, err error) {
 		return o, "", false, fmt.Errorf("%w: the endpoint is not http(s)://host[:port]", ErrOptions)
 	case s3utils.CheckValidBucketName(o.Bucket) != nil:
 		return o, "", false, fmt.Errorf("%w: bucket %.100q: %w", ErrOptions, o.Bucket, s3utils.CheckValidBucketName(o.Bucket))
-	case len(o.Prefix) > 512 || strings.HasPrefix(o.Prefix, "/") || s3utils.CheckValidObjectNamePrefix(o.Prefix) != nil:
-		return o, "", false, fmt.Errorf("%w: prefix %.600q is no object's name, begins with a slash or is longer than 512 bytes", ErrOptions, o.Prefix)
+	case !goodPrefix(o.Prefix):
+		return o, "", false, fmt.Errorf("%w: prefix %.600q has an empty, . or .. between slashes, is no UTF-8 or longer than 512 bytes", ErrOptions, o.Prefix)
 	case o.AccessKey == "" && o.SecretKey != "", o.AccessKey != "" && o.SecretKey == "":
 		return o, "", false, fmt.Errorf("%w: access key and secret key belong together", ErrOptions)
 	case o.PartBytes < minPartBytes || o.PartBytes > maxPartBytes:
@@ -110,4 +112,11 @@ func (o *Options) credentials() *credentials.Credentials {
 	return credentials.NewChainCredentials([]credentials.Provider{
 		&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{},
 	})
+}
+
+// goodPrefix refuses what servers and libraries on the way take for another name.
+func goodPrefix(prefix string) bool {
+	pieces := strings.Split(strings.TrimSuffix(prefix, "/"), "/")
+	return len(prefix) <= 512 && utf8.ValidString(prefix) &&
+		!slices.Contains(pieces, "") && !slices.Contains(pieces, ".") && !slices.Contains(pieces, "..")
 }

@@ -87,6 +87,12 @@ func (s *Store) put(ctx context.Context, o *tier.Object) error {
 		return nil
 	case status(err) == http.StatusPreconditionFailed: // it is there already
 		return nil
+	case isCut(err):
+		// A server that refuses what is there already may close the connection on the rest
+		// of the body, and its answer is lost with it.
+		if there, _ := s.stat(ctx, s.name(o.Key)); there {
+			return nil
+		}
 	}
 	return s.failure(ctx, "put "+o.Key.String(), err)
 }

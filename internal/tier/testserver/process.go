@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -141,7 +142,19 @@ func (p *Process) Kill() {
 }
 
 // Stop freezes the process: connections stay open and nothing is answered until Continue.
-func (p *Process) Stop() { p.signal(syscall.SIGSTOP) }
+func (p *Process) Stop() {
+	p.signal(syscall.SIGSTOP)
+	Await(p.t, "the process standing still", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		for _, thread := range threads {
+			// The state follows the name, which may have spaces and parentheses.
+			if stat, err := os.ReadFile(thread); err == nil && !bytes.Contains(stat, []byte(") T ")) {
+				return false
+			}
+		}
+		return true
+	})
+}
 
 // Continue ends what Stop began.
 func (p *Process) Continue() { p.signal(syscall.SIGCONT) }
