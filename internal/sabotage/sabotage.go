@@ -80,6 +80,10 @@ const (
 	AdoptForgetsReaders
 	// RecordNotCleared leaves the record of a slot that was freed.
 	RecordNotCleared
+	// UploadKeepsMemory lets an upload to S3 read an object's memory after its put has returned.
+	UploadKeepsMemory
+	// UploadWithoutSum uploads to S3 without a checksum that shows the server a cut.
+	UploadWithoutSum
 	// Switches is the number of switches.
 	Switches
 )
@@ -94,6 +98,7 @@ var names = [Switches]string{
 	"tier-reuse-before-ack", "tier-serve-before-load", "tier-answer-before-done", "tier-clear-unfenced",
 	"disk-publish-before-sync", "disk-cap-after-write",
 	"adopt-unverified", "adopt-frees-reserved", "adopt-forgets-readers", "record-not-cleared",
+	"upload-keeps-memory", "upload-without-sum",
 }
 
 // String returns the switch's name as docs/invariants.md spells it.

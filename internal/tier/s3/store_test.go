@@ -386,15 +386,52 @@ func TestBodyEnds(t *testing.T) {
 			}
 		}
 	}
-	b := newBody(header, mem, 0, 12)
+	if n := readAfterEnd(t); n != 0 {
+		t.Errorf("%d bytes are read after the end", n)
+	}
+}
+
+// readAfterEnd is how many bytes a reader that has begun gets after the end.
+func readAfterEnd(t *testing.T) int {
+	b := newBody([]byte("header"), []byte("memory"), 0, 12)
 	var one [1]byte
 	if n, err := b.Read(one[:]); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	b.end()
-	if n, err := b.Read(one[:]); n != 0 || err == nil {
-		t.Fatal(n, err)
+	n, _ := b.Read(one[:])
+	return n
+}
+
+// TestCutUploadIsNotVisible: wherever an upload is cut, no part of the object can be seen.
+func TestCutUploadIsNotVisible(t *testing.T) {
+	if visible := cutUploads(t); visible != 0 {
+		t.Errorf("%d uploads that were cut are visible", visible)
 	}
+}
+
+// cutUploads cuts uploads at many places and counts those of which a part becomes visible. The
+// server sees the end of a connection after the client does, so it is asked until it is idle.
+func cutUploads(t *testing.T) (visible int) {
+	server := testserver.S3(t, nil)
+	proxy := testserver.NewProxy(t, server.Addr)
+	o := options(server, "http://"+proxy.Addr)
+	o.Connections = 1
+	s, direct := open(t, o), open(t, options(server, server.Endpoint))
+	for i, after := range []int64{600, 1000, 5000, 20_000, 40_000, 60_000} {
+		o := object(i, 60_000)
+		proxy.Set(testserver.Rule{Up: after, Cut: true})
+		err := s.Put(bg, []tier.Object{o})[0]
+		proxy.Set(testserver.Rule{})
+		if err == nil {
+			t.Fatalf("a put that is cut after %d bytes succeeds", after)
+		}
+		server.AwaitIdle()
+		if err := get(t, direct, o); !errors.Is(err, tier.ErrAbsent) {
+			visible++
+		}
+	}
+	return visible
 }
 
 // TestKillWhileWorking: the server is killed and started again under readers and writers;

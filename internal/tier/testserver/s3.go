@@ -1,10 +1,13 @@
 package testserver
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-kv/holdfast/internal/tier/testserver/gateway"
@@ -67,3 +70,34 @@ func (p *Process) listens(o *output) error {
 	})
 	return err
 }
+
+// AwaitIdle waits until the server has no connection but those that wait for a request: none
+// has bytes that the server has not read, or is closed at the other end only.
+func (s *S3Server) AwaitIdle() {
+	_, port, _ := net.SplitHostPort(s.Addr)
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	local := fmt.Sprintf("0100007F:%04X", n)
+	Await(s.t, "the server being idle", func() bool {
+		table, err := os.ReadFile("/proc/net/tcp")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for line := range strings.Lines(string(table)) {
+			// sl local remote state tx:rx …
+			f := strings.Fields(line)
+			if len(f) > 4 && f[1] == local && (f[3] == closeWait || f[3] == established && !strings.HasSuffix(f[4], ":00000000")) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// States of a connection in /proc/net/tcp.
+const (
+	established = "01"
+	closeWait   = "08"
+)
