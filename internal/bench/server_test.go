@@ -25,7 +25,7 @@ import (
 )
 
 // binary builds the program once.
-var binary = sync.OnceValues(func() (string, error) {
+var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "holdfast-bench-")
 	if err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	// Said explicitly, it does not follow the processors that threads are given.
 	runtime.GOMAXPROCS(runtime.NumCPU())
 	code := m.Run()
-	if path, err := binary(); err == nil && code == 0 {
+	if path, err := program(); err == nil && code == 0 {
 		os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(code)
@@ -61,7 +61,7 @@ type process struct {
 
 // serve runs the program until the end of the benchmark.
 func serve(b *testing.B, args ...string) *process {
-	path, err := binary()
+	path, err := program()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -117,21 +117,22 @@ func freePort(b *testing.B) string {
 }
 
 // unsummed is how many bytes wait for their checksum.
-func (p *process) unsummed() int64 {
+func (p *process) unsummed() int64 { return int64(p.number("unsummed_bytes")) }
+
+// number is one of /status's cache.
+func (p *process) number(name string) float64 {
 	reply, err := http.Get(p.http + "/status")
 	if err != nil {
 		p.b.Fatal(err)
 	}
 	defer reply.Body.Close()
-	var status struct {
-		Cache struct {
-			Bytes *int64 `json:"unsummed_bytes"`
-		} `json:"cache"`
+	var status struct{ Cache map[string]any }
+	err = json.NewDecoder(reply.Body).Decode(&status)
+	n, ok := status.Cache[name].(float64)
+	if err != nil || !ok {
+		p.b.Fatalf("no %s in /status: %v", name, err)
 	}
-	if err := json.NewDecoder(reply.Body).Decode(&status); err != nil || status.Cache.Bytes == nil {
-		p.b.Fatal("no unsummed_bytes in /status: ", err)
-	}
-	return *status.Cache.Bytes
+	return n
 }
 
 // quiet waits until the server has done what it had left for later: nothing is measured

@@ -187,7 +187,8 @@ func fillBench(b []byte) {
 }
 
 // BenchmarkIndexBytesPerChunk reports the memory that one million chunks cost beside the
-// pool: keys, object records, eviction order, and the arena's slots. "prompts" are chains
+// pool: keys, object records, eviction order, the arena's slots, and the records in the shared
+// object. "prompts" are chains
 // of 391 chunks, "singles" the worst case, in which every chunk is evictable.
 func BenchmarkIndexBytesPerChunk(b *testing.B) {
 	const chunks = 1 << 20
@@ -196,7 +197,12 @@ func BenchmarkIndexBytesPerChunk(b *testing.B) {
 			for b.Loop() {
 				before := heap()
 				// The records have room for checksums; to take them would touch 4 GiB.
-				c, ns := benchCache(b, chunks*4096, VerifyOff)
+				pool := recordedPool(b, chunks*4096, 4096)
+				c, err := New(Config{Pool: pool})
+				if err != nil {
+					b.Fatal(err)
+				}
+				ns := c.Namespace("model", 1, "", "layout")
 				w := c.NewHolder("bench")
 				for n := 0; n < chunks; n += length {
 					r := Range{NS: ns, Chain: benchChain(uint32(n), min(length, chunks-n)), Groups: 1}
@@ -204,10 +210,16 @@ func BenchmarkIndexBytesPerChunk(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				b.ReportMetric(float64(heap()-before)/chunks, "B/chunk")
-				b.ReportMetric(float64(heap()-before)/chunks/400, "of-limit")
+				bytes := heap() - before + uint64(pool.Records().Used())
+				b.ReportMetric(float64(bytes)/chunks, "B/chunk")
+				b.ReportMetric(float64(bytes)/chunks/400, "of-limit")
+				b.ReportMetric(float64(pool.Records().Used())/chunks, "B/chunk-records")
 				if n := c.Stats().Objects; n != chunks {
 					b.Fatal(n)
+				}
+				c.Close()
+				if err := pool.Close(); err != nil {
+					b.Fatal(err)
 				}
 			}
 		})

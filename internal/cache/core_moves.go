@@ -127,8 +127,7 @@ func (c *core) tierCleared(t int, n uint64) bool {
 // endRead of the cache's own: it no longer reads the object's memory.
 func (c *core) endCheck(r ref, o *object) {
 	o.checks--
-	if o.checks == 0 && o.watched {
-		o.watched = false
+	if o.checks == 0 && o.state == condemned {
 		must(c.ix.ProveSlot(o.slot, c.self), "end checksum work on a condemned slot")
 	}
 	c.unpin(r, o)

@@ -52,7 +52,7 @@ type object struct {
 	sumNext, sumPrev ref
 	gen              uint32 // of the record: tells an old ref from a new one
 	pins             uint32 // holds of lookups, checksum work, and stores that evict
-	checks           uint32 // checksum comparisons in progress, a part of pins
+	checks           uint16 // checksum work in progress, a part of pins; at most one a connection
 	state            state
 	summed           bool // sum is valid
 	// unsummed: in the queue of those whose sum is to be taken; sumNext and sumPrev thread it
@@ -62,8 +62,6 @@ type object struct {
 	unverified bool
 	// temporary: loaded from a tier, and evicted before everything that was stored
 	temporary bool
-	// watched: condemned, and quarantined for the cache's own checksum work, among others
-	watched bool
 }
 
 // table keeps the objects in pages that never move, and finds them by key.
@@ -281,9 +279,7 @@ func (c *core) condemn(r ref, o *object) {
 			holders = append(holders, h)
 		}
 	}
-	if o.watched = o.checks > 0; o.watched {
-		holders = append(holders, c.self)
-	}
+	holders = append(holders, c.self) // until the last check has ended: endCheck
 	must(c.ix.Quarantine(o.slot, holders...), "quarantine an object")
 }
 
