@@ -1,13 +1,16 @@
 package server_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 	"github.com/holdfast-kv/holdfast/internal/server"
+	"github.com/holdfast-kv/holdfast/internal/tier/conform"
 )
 
 // served returns how often an operation was served and how long that took, in seconds:
@@ -117,4 +120,44 @@ func BenchmarkPing(b *testing.B) {
 		p.want(yes, lmcache.OpPing, arg)
 	}
 	h.report(b, "PING", 0, 0)
+}
+
+// BenchmarkLookupMiss is a lookup of 10,240 tokens that nobody has, with its answer and the end
+// of the request: without tiers, and with one that is asked in place, in turns. The ratio is of
+// whole round trips.
+func BenchmarkLookupMiss(b *testing.B) {
+	const size, chunks = 256, 40
+	var peers [2]*peer
+	for i := range peers {
+		p := plan{size: 64 << 20, config: func(c *server.Config) { c.ChunkSize = size }}
+		if i == 1 {
+			p.tiers = []cache.Tier{{Name: "tier", Store: conform.NewMemory(conform.NewMedium())}}
+		}
+		h := open(b, p)
+		peers[i] = h.dial(b, h.unix)
+		peers[i].register(model(7))
+	}
+	key := keyOf("q", 1, 0, 0, -1)
+	key.Tokens, key.End = tokens(1, chunks*size), chunks*size
+	frame := key.Append(nil)
+	var took [2][]time.Duration
+	for b.Loop() {
+		for i, p := range peers {
+			start := time.Now()
+			p.void(lmcache.OpLookup, frame, num(1))
+			if n := p.status("q"); n != 0 {
+				b.Fatal(n)
+			}
+			p.void(lmcache.OpEndSession, str("q"))
+			took[i] = append(took[i], time.Since(start))
+		}
+	}
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	without, with := took[0][len(took[0])/2], took[1][len(took[1])/2]
+	b.ReportMetric(float64(without.Nanoseconds())/1e3, "µs-without")
+	b.ReportMetric(float64(with.Nanoseconds())/1e3, "µs-with")
+	b.ReportMetric(float64(with)/float64(without), "of-without")
+	b.ReportMetric(0, "ns/op")
 }
