@@ -87,6 +87,6 @@ It speaks LMCache's multi-process protocol in engine-driven mode, so vLLM with L
 		return strings.ReplaceAll(usages, values, strings.Repeat(" ", len(values)))
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsages | plain |"))
-	root.AddCommand(serveCommand(), demoCommand(), replayCommand(), qualifyCommand(), simulateCommand(), versionCommand(), configCommand())
+	root.AddCommand(serveCommand(), demoCommand(), replayCommand(), qualifyCommand(), simulateCommand(), inspectCommand(), versionCommand(), configCommand())
 	return root
 }
