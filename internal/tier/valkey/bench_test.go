@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
@@ -66,9 +67,31 @@ func (b *bare) set(i int) rueidis.Completed {
 
 func (b *bare) get(i int) rueidis.Completed { return b.client.B().Get().Key(b.names[i]).Build() }
 
+// measure is what one way of moving took.
+type measure struct {
+	rounds []time.Duration
+	cpu    time.Duration // of this process, all rounds together
+}
+
+func (m *measure) take(move func() error) error {
+	var before, after unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
+	began := time.Now()
+	err := move()
+	m.rounds = append(m.rounds, time.Since(began))
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &after)
+	m.cpu += time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
+	return err
+}
+
+func (m *measure) median() time.Duration {
+	slices.Sort(m.rounds)
+	return m.rounds[len(m.rounds)/2]
+}
+
 // BenchmarkStore compares the store, which verifies, with the bare client, which does not; both
 // move 16 MiB a round to a server on loopback. x_bare is the quotient of their speeds in the
-// median round.
+// median round, cpu_x_bare that of the processor time of this process.
 func BenchmarkStore(b *testing.B) {
 	server := testserver.Redis(b)
 	for _, size := range []int{64 << 10, 1 << 20, 4 << 20} {
@@ -87,14 +110,7 @@ func BenchmarkStore(b *testing.B) {
 				raw.values = append(raw.values, rueidis.BinaryString(o.Mem))
 				targets[i] = tier.Target{Key: o.Key, Mem: make([]byte, size)}
 			}
-			var times [4][]time.Duration
-			timed := func(i int, do func() error) {
-				began := time.Now()
-				if err := do(); err != nil {
-					b.Fatal(err)
-				}
-				times[i] = append(times[i], time.Since(began))
-			}
+			var all [4]measure
 			first := func(errs []error) error {
 				for _, err := range errs {
 					if err != nil {
@@ -104,25 +120,32 @@ func BenchmarkStore(b *testing.B) {
 				return nil
 			}
 			ctx := context.Background()
-			for b.Loop() {
-				server.Do("FLUSHALL", "SYNC")
-				timed(0, func() error { return first(s.Put(ctx, objs)) })
-				timed(1, func() error {
+			moves := [4]func() error{
+				func() error { return first(s.Put(ctx, objs)) },
+				func() error {
 					return raw.exchanges(size, raw.set, func(r rueidis.RedisResult) error { return r.Error() })
-				})
-				timed(2, func() error { return first(s.Get(ctx, targets)) })
-				timed(3, func() error {
+				},
+				func() error { return first(s.Get(ctx, targets)) },
+				func() error {
 					return raw.exchanges(size, raw.get, func(r rueidis.RedisResult) error { _, err := r.ToString(); return err })
-				})
+				},
 			}
-			speed := func(i int) float64 { // in the median round
-				slices.Sort(times[i])
-				return float64(n*size) / times[i][len(times[i])/2].Seconds() / 1e9
+			for round := 0; b.Loop(); round++ {
+				server.Do("FLUSHALL", "SYNC")
+				for i := range moves {
+					i ^= round % 2 // each is first in every other round
+					if err := all[i].take(moves[i]); err != nil {
+						b.Fatal(err)
+					}
+				}
 			}
+			speed := func(i int) float64 { return float64(n*size) / all[i].median().Seconds() / 1e9 }
 			b.ReportMetric(speed(0), "put_GB/s")
 			b.ReportMetric(speed(2), "get_GB/s")
 			b.ReportMetric(speed(0)/speed(1), "put_x_bare")
 			b.ReportMetric(speed(2)/speed(3), "get_x_bare")
+			b.ReportMetric(all[0].cpu.Seconds()/all[1].cpu.Seconds(), "put_cpu_x_bare")
+			b.ReportMetric(all[2].cpu.Seconds()/all[3].cpu.Seconds(), "get_cpu_x_bare")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
