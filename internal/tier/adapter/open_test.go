@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/zeebo/xxh3"
@@ -108,4 +111,71 @@ func TestOpenFails(t *testing.T) {
 	if _, err := Open(t.Context(), Spec{Kind: "tape"}, "tape", env); !errors.Is(err, ErrSpec) {
 		t.Errorf("no kind: %v", err)
 	}
+}
+
+// TestKnobs: each field of the decorators reaches the one it is for.
+func TestKnobs(t *testing.T) {
+	passing := tier.Passing(errors.New("connection lost"))
+	get := func(ctx context.Context, s tier.Store) error {
+		return s.Get(ctx, []tier.Target{{Key: tier.Key{Rank: 9}, Mem: make([]byte, 1000)}})[0]
+	}
+	try := func(t *testing.T, s Spec, check func(t *testing.T, store tier.Store, f *decorate.Faulty)) {
+		synctest.Test(t, func(t *testing.T) {
+			f := decorate.NewFaulty(conform.NewMemory(conform.NewMedium()))
+			check(t, decorated(f.Store, s, "x", Env{}), f)
+		})
+	}
+	t.Run("breaker", func(t *testing.T) {
+		try(t, Spec{}, func(t *testing.T, store tier.Store, f *decorate.Faulty) {
+			f.Set(decorate.Fault{Err: passing})
+			for range decorate.DefaultFailures {
+				get(t.Context(), store)
+			}
+			if err := get(t.Context(), store); !strings.Contains(err.Error(), "not tried") {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("retries", func(t *testing.T) {
+		try(t, Spec{Retries: 8}, func(t *testing.T, store tier.Store, f *decorate.Faulty) {
+			f.Set(decorate.Fault{Err: passing})
+			time.AfterFunc(time.Second, func() { f.Set(decorate.Fault{}) })
+			if err := get(t.Context(), store); !errors.Is(err, tier.ErrAbsent) {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("timeout", func(t *testing.T) {
+		try(t, Spec{Timeout: time.Second}, func(t *testing.T, store tier.Store, f *decorate.Faulty) {
+			f.Set(decorate.Fault{Gate: make(chan struct{})})
+			if err := get(t.Context(), store); !tier.IsPassing(err) {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("concurrency", func(t *testing.T) {
+		try(t, Spec{Concurrency: 1}, func(t *testing.T, store tier.Store, f *decorate.Faulty) {
+			gate := make(chan struct{})
+			f.Set(decorate.Fault{Gate: gate})
+			first := make(chan error, 1)
+			go func() { first <- get(t.Context(), store) }()
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := get(ctx, store); !strings.Contains(fmt.Sprint(err), "waiting for one of 1 calls") {
+				t.Error(err)
+			}
+			close(gate)
+			<-first
+		})
+	})
+	t.Run("rate limit", func(t *testing.T) {
+		try(t, Spec{RateLimit: 1000}, func(t *testing.T, store tier.Store, _ *decorate.Faulty) {
+			begin := time.Now()
+			get(t.Context(), store)
+			if d := time.Since(begin); d != 900*time.Millisecond {
+				t.Errorf("1000 bytes at 1000/s took %v, where 100 are saved up", d)
+			}
+		})
+	})
 }

@@ -113,14 +113,14 @@ type breaker struct {
 	*around
 	mu      sync.Mutex // guards circuit
 	circuit circuit
-	// until is the circuit's reopens in nanoseconds since 1970, 0 = closed, for lookups,
-	// which must not meet a lock.
+	// until is when the circuit reopens or last did, in nanoseconds since 1970, for
+	// lookups, which must not meet a lock.
 	until atomic.Int64
 }
 
 func (s *breaker) open() bool {
 	until := s.until.Load()
-	return until != 0 && time.Now().UnixNano() < until
+	return until != 0 && time.Now().UnixNano() < until // no clock for a store that never failed
 }
 
 func (s *breaker) guard(ctx context.Context, c *call) []error {
@@ -137,10 +137,8 @@ func (s *breaker) guard(ctx context.Context, c *call) []error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.circuit.report(time.Now(), v, probe, text)
-		if s.circuit.reopens.IsZero() {
-			s.until.Store(0)
-		} else {
-			s.until.Store(s.circuit.reopens.UnixNano())
+		if reopens := s.circuit.reopens; !reopens.IsZero() {
+			s.until.Store(reopens.UnixNano()) // it closes after that time only
 		}
 	}()
 	errs := c.run(ctx, nil)

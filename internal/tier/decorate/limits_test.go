@@ -55,7 +55,7 @@ func TestRateLimit(t *testing.T) {
 		}
 		begin = time.Now()
 		s.Put(t.Context(), []tier.Object{object(7, 1000)})
-		if d := time.Since(begin); d > 200*time.Millisecond {
+		if d := time.Since(begin); d != 0 {
 			t.Errorf("a miss of 1,000,000 bytes costs the next call %v", d)
 		}
 	})
