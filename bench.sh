@@ -140,8 +140,21 @@ price() {
   row 'load of 40 MiB with verify always, × off' always-load-x-off 1 Price
 }
 
+valkey() {
+  local size
+  measure ./internal/tier/valkey '^BenchmarkValkey$' 2s 3
+  for size in 1024 4096; do
+    row "Valkey, put of objects of $size KiB, × bare client" put-x-bare 1 "Valkey/${size}KiB" '≥' 0.8
+    row 'get' get-x-bare 1 "Valkey/${size}KiB" '≥' 0.8
+    row 'put in GB/s' put-GB/s 1 "Valkey/${size}KiB"
+    row 'get in GB/s' get-GB/s 1 "Valkey/${size}KiB"
+  done
+  row 'objects of 64 KiB: put, × bare client' put-x-bare 1 Valkey/64KiB
+  row 'get' get-x-bare 1 Valkey/64KiB
+}
+
 # Built beforehand, not within a measurement.
-go test -run '^$' ./client ./internal/{arena,bench,cache,server} >/dev/null
+go test -run '^$' ./client ./internal/{arena,bench,cache,server,tier/valkey} >/dev/null
 printf '%s, %s processors, %s; load average %s\n\n' \
   "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(go env GOVERSION)" "$(load)"
 echo '| what | target | measured | | load | benchmark |'
@@ -156,5 +169,6 @@ echo '| --- | --- | --- | --- | --- | --- |'
 ! want Resident || resident
 ! want Index || index
 ! want Price || price
+! want Valkey || valkey
 printf '\n%d s, %d missed\n' "$SECONDS" "$missed"
 [ "$missed" -eq 0 ]

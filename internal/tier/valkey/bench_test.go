@@ -89,10 +89,10 @@ func (m *measure) median() time.Duration {
 	return m.rounds[len(m.rounds)/2]
 }
 
-// BenchmarkStore compares the store, which verifies, with the bare client, which does not; both
-// move 16 MiB a round to a server on loopback. x_bare is the quotient of their speeds in the
-// median round, cpu_x_bare that of the processor time of this process.
-func BenchmarkStore(b *testing.B) {
+// BenchmarkValkey compares the store, which verifies, with the bare client, which does not; both
+// move 16 MiB a round to a server on loopback. x-bare is the quotient of their speeds in the
+// median round, cpu-x-bare that of the processor time of this process.
+func BenchmarkValkey(b *testing.B) {
 	server := testserver.Redis(b)
 	for _, size := range []int{64 << 10, 1 << 20, 4 << 20} {
 		n := 16 << 20 / size
@@ -140,12 +140,12 @@ func BenchmarkStore(b *testing.B) {
 				}
 			}
 			speed := func(i int) float64 { return float64(n*size) / all[i].median().Seconds() / 1e9 }
-			b.ReportMetric(speed(0), "put_GB/s")
-			b.ReportMetric(speed(2), "get_GB/s")
-			b.ReportMetric(speed(0)/speed(1), "put_x_bare")
-			b.ReportMetric(speed(2)/speed(3), "get_x_bare")
-			b.ReportMetric(all[0].cpu.Seconds()/all[1].cpu.Seconds(), "put_cpu_x_bare")
-			b.ReportMetric(all[2].cpu.Seconds()/all[3].cpu.Seconds(), "get_cpu_x_bare")
+			b.ReportMetric(speed(0), "put-GB/s")
+			b.ReportMetric(speed(2), "get-GB/s")
+			b.ReportMetric(speed(0)/speed(1), "put-x-bare")
+			b.ReportMetric(speed(2)/speed(3), "get-x-bare")
+			b.ReportMetric(all[0].cpu.Seconds()/all[1].cpu.Seconds(), "put-cpu-x-bare")
+			b.ReportMetric(all[2].cpu.Seconds()/all[3].cpu.Seconds(), "get-cpu-x-bare")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
