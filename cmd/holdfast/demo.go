@@ -9,18 +9,22 @@ import (
 )
 
 func demoCommand() *cobra.Command {
-	return &cobra.Command{
+	var directory string
+	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Show the cache at work: a server, generated chat traffic, every byte compared",
-		Long: `Start a server in this process with a pool that is too small for what comes, play generated chat traffic through its
-socket as an engine would, and compare every byte that comes back. It takes less than a minute on two cores and 4 GiB.`,
+		Short: "Show the cache at work: a server with a disk, generated chat traffic, every byte compared",
+		Long: `Start a server in this process with a pool that is too small for what comes and a disk behind it, play generated chat
+traffic through its socket as an engine would, and compare every byte that comes back. It takes less than a minute on two
+cores, 4 GiB of memory and up to 4 GiB of disk, all of which it gives back.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd, directory) },
 	}
+	cmd.Flags().StringVar(&directory, "disk-path", "", "keep the disk's objects in `DIRECTORY`; a second demo finds them there (default: a temporary directory, removed at the end)")
+	return cmd
 }
 
-func demo(cmd *cobra.Command) error {
-	trace, o, err := replay.Demo()
+func demo(cmd *cobra.Command, directory string) error {
+	trace, o, err := replay.Demo(directory)
 	if err != nil {
 		return failure(err)
 	}

@@ -34,6 +34,8 @@ type replayFlags struct {
 	l1SizeGB, verifyRate float64
 	timeout              time.Duration
 	seed                 uint64
+	tiers                []string
+	diskSizeGB           float64
 	json                 bool
 }
 
@@ -53,6 +55,12 @@ The exit status is 1 if a byte was wrong or the books do not balance, and 130 af
 was played.`,
 		Example: `  # the first 1,000 requests, as fast as possible, against a server in this process
   holdfast replay --requests 1000 conversation_trace.jsonl
+
+  # with a disk of 20 GiB behind a pool of 1 GiB; what is stored there stays, and is found the next time
+  holdfast replay --l1-size-gb 1 --tiers /var/tmp/kv --disk-size-gb 20 conversation_trace.jsonl
+
+  # with a Valkey behind the disk
+  holdfast replay --tiers /var/tmp/kv --tiers '{"type":"valkey","addresses":["localhost:6379"]}' --generated
 
   # in real time against a server that runs, with 4 ranks
   holdfast replay --server tcp://localhost:5555 --status-url http://localhost:8080/status \
@@ -83,6 +91,8 @@ was played.`,
 	flags.StringVar(&f.dtype, "dtype", "bfloat16", "element type, by torch's name")
 	flags.StringVar(&f.transport, "transport", "shm", "how bytes travel: shm or pickle")
 	flags.Float64Var(&f.l1SizeGB, "l1-size-gb", 0, "pool of the server in this process, in GiB; 0 is a quarter of what the node allows")
+	flags.StringArrayVar(&f.tiers, "tiers", nil, "second level of the server in this process: a `DIRECTORY`, or an adapter in JSON as serve takes it; may be repeated, in the order of asking")
+	flags.Float64Var(&f.diskSizeGB, "disk-size-gb", 0, "most that a DIRECTORY of --tiers may take, in GiB; 0 is all but a reserve")
 	flags.IntVar(&f.chunkSize, "chunk-size", 256, "tokens of a chunk, of the server in this process")
 	flags.StringVar(&f.verify, "verify", config.VerifySampled, "which loads the server in this process checks: off, sampled or always")
 	flags.Float64Var(&f.verifyRate, "verify-rate", 0.01, "share of loads checked with --verify sampled")
@@ -93,7 +103,7 @@ was played.`,
 }
 
 // ofEmbedded are the flags that say something about the server in this process.
-var ofEmbedded = []string{"l1-size-gb", "chunk-size", "verify", "verify-rate"}
+var ofEmbedded = []string{"l1-size-gb", "tiers", "disk-size-gb", "chunk-size", "verify", "verify-rate"}
 
 func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	o, err := f.options(cmd)
@@ -218,11 +228,21 @@ func (f *replayFlags) options(cmd *cobra.Command) (replay.Options, error) {
 	if !(f.l1SizeGB >= 0) || f.l1SizeGB > 1<<20 {
 		return replay.Options{}, fmt.Errorf("--l1-size-gb=%g: must be a size in GiB from 0 (choose) to 1048576", f.l1SizeGB)
 	}
+	if !(f.diskSizeGB >= 0) || f.diskSizeGB > 1<<20 {
+		return replay.Options{}, fmt.Errorf("--disk-size-gb=%g: must be a size in GiB from 0 (no limit) to 1048576", f.diskSizeGB)
+	}
+	tiers, warnings, err := replay.ParseTiers(f.tiers, int64(f.diskSizeGB*(1<<30)))
+	if err != nil {
+		return replay.Options{}, err
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+	}
 	return replay.Options{
 		Server: f.server, StatusURL: f.statusURL,
 		Embedded: replay.Embedded{
 			PoolBytes: int64(f.l1SizeGB*(1<<30)) / 4096 * 4096, ChunkSize: f.chunkSize,
-			Verify: verify, VerifyRate: f.verifyRate,
+			Verify: verify, VerifyRate: f.verifyRate, Tiers: tiers,
 		},
 		Transport: transport, Ranks: f.ranks, Concurrency: f.concurrency,
 		Geometry: replay.Geometry{Layers: f.layers, Heads: f.heads, HeadDim: f.headDim, DType: dtype},

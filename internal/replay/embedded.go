@@ -19,7 +19,9 @@ type embedded struct {
 	pool   *arena.Pool
 	cache  *cache.Cache
 	server *server.Server
-	dir    string // of the socket
+	tiers  []cache.Tier
+	before []TierReport // of the tiers, at the start
+	dir    string       // of the socket and of a temporary disk
 	serve  chan error
 
 	endpoint string
@@ -28,19 +30,15 @@ type embedded struct {
 // poolPrefix starts the names of pools and socket folders.
 const poolPrefix = "holdfast-replay-"
 
-// drain is how long a shutdown waits for open operations.
-const drain = 10 * time.Second
+const (
+	drain = 10 * time.Second // how long a shutdown waits for open operations
+	flush = 30 * time.Second // how long the end waits for what is to be put to tiers
+)
 
 // startEmbedded starts a server as the options say. With SHM its pool is a shared
 // object, unlinked by finish.
 func startEmbedded(o *Options) (_ *embedded, err error) {
-	removed, err := arena.RemoveStale("", poolPrefix)
-	if err != nil {
-		o.Log.Error("the pools of replays that were killed cannot be removed", "error", err)
-	}
-	for _, name := range removed {
-		o.Log.Info("removed the pool of a replay that was killed", "pool", name)
-	}
+	removeStale(o)
 	size, err := poolSize(o.Embedded.PoolBytes, o.Transport == SHM)
 	if err != nil {
 		return nil, err
@@ -61,12 +59,16 @@ func startEmbedded(o *Options) (_ *embedded, err error) {
 	if e.pool, err = arena.Create(memory); err != nil {
 		return nil, fmt.Errorf("create a pool of %s: %w", bytesText(size), err)
 	}
+	if e.tiers, err = openTiers(o, e.dir); err != nil {
+		return nil, err
+	}
 	e.cache, err = cache.New(cache.Config{
-		Pool: e.pool, Verify: o.Embedded.Verify, VerifyRate: o.Embedded.VerifyRate, Now: time.Now, Log: o.Log,
+		Pool: e.pool, Verify: o.Embedded.Verify, VerifyRate: o.Embedded.VerifyRate, Now: time.Now, Log: o.Log, Tiers: e.tiers, Retain: true,
 	})
 	if err != nil {
 		return nil, err
 	}
+	e.before = tierReports(e.cache.Stats().Tiers)
 	listener, err := zmtp.Listen("ipc://"+filepath.Join(e.dir, "socket"), zmtp.Options{SocketType: zmtp.Router})
 	if err != nil {
 		return nil, err
@@ -79,26 +81,58 @@ func startEmbedded(o *Options) (_ *embedded, err error) {
 	return e, nil
 }
 
+// removeStale removes what replays left behind that were killed: the pool, which tells that its
+// owner is gone, and the folder of the same name.
+func removeStale(o *Options) {
+	removed, err := arena.RemoveStale("", poolPrefix)
+	for _, name := range removed {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(os.TempDir(), name)))
+		o.Log.Info("removed the pool and the folder of a replay that was killed", "name", name)
+	}
+	if err != nil {
+		o.Log.Error("what replays that were killed left behind cannot be removed", "error", err)
+	}
+}
+
 func (e *embedded) start(context.Context) (string, error) { return e.endpoint, nil }
 
 // finish ends the server and checks what it leaves behind: every operation settled, every
 // invariant of cache and pool intact, nothing leased, reserved or quarantined.
 func (e *embedded) finish(ctx context.Context) (serverFigures, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	ctx = context.WithoutCancel(ctx)
+	draining, cancel := context.WithTimeout(ctx, drain)
 	defer cancel()
-	err := e.server.Shutdown(ctx)
+	err := e.server.Shutdown(draining)
 	if err != nil {
 		err = fmt.Errorf("shut the server down: %w", err)
 	}
 	if serveErr := <-e.serve; serveErr != nil {
 		err = errors.Join(err, fmt.Errorf("serve: %w", serveErr))
 	}
-	stats := e.cache.Stats()
+	stats := e.settle(ctx)
 	f := serverFigures{
-		Known: true, PoolBytes: e.pool.Size(), Evictions: stats.EvictedObjects, StoresFull: stats.StoresFull, Ledger: e.server.Status().Ledger,
+		Known: true, PoolBytes: e.pool.Size(), Evictions: stats.EvictedObjects, StoresFull: stats.StoresFull,
+		Ledger: e.server.Status().Ledger, Tiers: tierReports(stats.Tiers),
 	}
+	sinceAll(f.Tiers, e.before)
 	err = errors.Join(err, e.cache.Check(), leftovers(stats))
 	return f, errors.Join(err, e.release())
+}
+
+// settle ends the work of the cache, and first what waits for tiers: a replay that left it
+// undone would not tell how they keep up. It returns the final figures, but for the queues: they
+// are those from before what was left in them was dropped.
+func (e *embedded) settle(ctx context.Context) cache.Stats {
+	flushing, cancel := context.WithTimeout(ctx, flush)
+	defer cancel()
+	e.cache.Flush(flushing)
+	queued := e.cache.Stats().Tiers
+	e.cache.Close()
+	stats := e.cache.Stats()
+	for i := range stats.Tiers {
+		stats.Tiers[i].QueueObjects, stats.Tiers[i].QueueBytes = queued[i].QueueObjects, queued[i].QueueBytes
+	}
+	return stats
 }
 
 // leftovers returns an error if the cache still holds memory for anybody.
@@ -112,12 +146,12 @@ func leftovers(s cache.Stats) error {
 
 // release gives back what the operating system lent.
 func (e *embedded) release() error {
-	var err error
 	if e.cache != nil {
 		e.cache.Close()
 	}
+	err := closeTiers(e.tiers)
 	if e.pool != nil {
-		err = e.pool.Close()
+		err = errors.Join(err, e.pool.Close())
 	}
 	if e.dir != "" {
 		err = errors.Join(err, os.RemoveAll(e.dir))

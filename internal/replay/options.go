@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/cache"
+	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
@@ -82,6 +83,9 @@ type Embedded struct {
 	ChunkSize  int // tokens; default 256
 	Verify     cache.VerifyMode
 	VerifyRate float64 // share of retrieved objects checked with cache.VerifySampled; 0 takes 0.01
+	// Tiers are the second-level stores, in the order of asking. A disk without a path is a
+	// temporary one, which ends with the replay.
+	Tiers []adapter.Spec
 }
 
 // maxRanks is what the protocol's one byte for a rank leaves, and far above any node.

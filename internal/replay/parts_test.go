@@ -138,11 +138,11 @@ func TestDemoMemory(t *testing.T) {
 		want   Transport
 		pool   int64
 	}{
-		{"ample", arena.Limits{Node: 64 << 30, ShmFree: 32 << 30, ShmTotal: 32 << 30}, SHM, 1 << 30},
-		{"4 GiB", arena.Limits{Node: 4 << 30, ShmFree: 3 << 30, ShmTotal: 3 << 30}, SHM, 1 << 30},
-		{"tight", arena.Limits{Node: 1000 * mib, ShmFree: 1000*mib + 4096, ShmTotal: 2000 * mib}, SHM, 500 * mib},
-		{"container", arena.Limits{Node: 16 << 30, ShmFree: 64 * mib, ShmTotal: 64 * mib}, Pickle, 1 << 30},
-		{"no limit of shared memory", arena.Limits{Cgroup: 1200 * mib, Node: 64 << 30}, SHM, 600 * mib},
+		{"ample", arena.Limits{Node: 64 << 30, ShmFree: 32 << 30, ShmTotal: 32 << 30}, SHM, 512 * mib},
+		{"4 GiB", arena.Limits{Node: 4 << 30, ShmFree: 3 << 30, ShmTotal: 3 << 30}, SHM, 512 * mib},
+		{"tight", arena.Limits{Node: 700 * mib, ShmFree: 700*mib + 4096, ShmTotal: 2000 * mib}, SHM, 350 * mib},
+		{"container", arena.Limits{Node: 16 << 30, ShmFree: 64 * mib, ShmTotal: 64 * mib}, Pickle, 512 * mib},
+		{"no limit of shared memory", arena.Limits{Cgroup: 800 * mib, Node: 64 << 30}, SHM, 400 * mib},
 		{"too small", arena.Limits{Node: 300 * mib, ShmFree: 64 * mib, ShmTotal: 64 * mib}, "", 0},
 	} {
 		got, pool, err := demoMemory(c.limits)

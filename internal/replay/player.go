@@ -35,6 +35,7 @@ type player struct {
 	tally      tally
 	books      books
 	lookup     latencies
+	waited     latencies // of lookup, those that waited for tiers
 	store      latencies
 	retrieve   latencies
 	mismatches mismatches

@@ -18,6 +18,7 @@ type serverFigures struct {
 	Evictions  uint64 // during the replay
 	StoresFull uint64 // the same
 	Ledger     []transfer.Row
+	Tiers      []TierReport // during the replay; nil if it does not say
 }
 
 // remote is a server that somebody else runs.
@@ -39,6 +40,7 @@ func (s *remote) finish(ctx context.Context) (serverFigures, error) {
 	f, err := s.read(ctx)
 	f.Evictions -= s.before.Evictions
 	f.StoresFull -= s.before.StoresFull
+	sinceAll(f.Tiers, s.before.Tiers)
 	return f, err
 }
 
@@ -69,6 +71,7 @@ func (s *remote) read(ctx context.Context) (serverFigures, error) {
 		Ledger *struct {
 			Kinds []transfer.Row `json:"kinds"`
 		} `json:"ledger"`
+		Tiers []TierReport `json:"tiers"`
 	}
 	if err := json.Unmarshal(page, &status); err != nil {
 		return serverFigures{}, fmt.Errorf("read the server's status from %s: %w", s.statusURL, err)
@@ -77,7 +80,8 @@ func (s *remote) read(ctx context.Context) (serverFigures, error) {
 		return serverFigures{}, fmt.Errorf("%w: %s is not the /status page of a Holdfast server (http://HOST:PORT/status)", ErrOptions, s.statusURL)
 	}
 	return serverFigures{
-		Known: true, PoolBytes: status.Pool.Size, Evictions: status.Cache.Evicted, StoresFull: status.Cache.Full, Ledger: status.Ledger.Kinds,
+		Known: true, PoolBytes: status.Pool.Size, Evictions: status.Cache.Evicted, StoresFull: status.Cache.Full,
+		Ledger: status.Ledger.Kinds, Tiers: status.Tiers,
 	}, nil
 }
 

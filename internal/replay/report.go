@@ -39,7 +39,13 @@ type Report struct {
 	LoadedBytes    int64   `json:"loaded_bytes"`
 	BytesPerSecond float64 `json:"bytes_per_second"` // stored and loaded, over the elapsed time
 
+	// MemoryBytes of LoadedBytes were in memory, the rest came from the tiers. Both are null
+	// where the server was not asked, or has not told.
+	MemoryBytes *int64       `json:"memory_bytes"`
+	Tiers       []TierReport `json:"tiers"`
+
 	Lookup   Latency `json:"lookup"`   // LOOKUP until its answer
+	Waited   Latency `json:"waited"`   // of these, those that waited for tiers
 	Store    Latency `json:"store"`    // filling the bytes included
 	Retrieve Latency `json:"retrieve"` // comparing the bytes included
 
@@ -65,7 +71,7 @@ func (r *player) report(elapsed time.Duration, transport Transport) Report {
 		Elapsed: seconds(elapsed), Requests: r.tally.requests.Load(), Tokens: r.tally.tokens.Load(),
 		AskedTokens: chunkSize * r.tally.askedChunks.Load(), HitTokens: chunkSize * r.tally.hitChunks.Load(),
 		StoredBytes: r.tally.storedBytes.Load(), LoadedBytes: r.tally.loadedBytes.Load(),
-		Lookup: r.lookup.summary(), Store: r.store.summary(), Retrieve: r.retrieve.summary(),
+		Lookup: r.lookup.summary(), Waited: r.waited.summary(), Store: r.store.summary(), Retrieve: r.retrieve.summary(),
 		LoadFailures:  r.tally.loadFailures.Load(),
 		ComparedBytes: r.tally.loadedBytes.Load(),
 		Mismatches:    r.mismatches.count, Examples: append([]Mismatch{}, r.mismatches.examples...),
@@ -93,6 +99,25 @@ func (r *Report) addServer(f serverFigures, err error) {
 	}
 	r.PoolBytes, r.Evictions, r.StoresRefused, r.ServerLedger = &f.PoolBytes, &f.Evictions, &f.StoresFull, f.Ledger
 	r.checkBooks("server", f.Ledger, r.Server == "embedded")
+	r.addTiers(f.Tiers)
+}
+
+// addTiers says which share of what was loaded came from where. What a tier has loaded for a
+// request that then did not get it counts as the tier's all the same.
+func (r *Report) addTiers(tiers []TierReport) {
+	if tiers == nil {
+		return
+	}
+	r.Tiers = tiers
+	memory := r.LoadedBytes
+	for i := range tiers {
+		memory -= int64(tiers[i].LoadedBytes)
+	}
+	memory = max(memory, 0)
+	r.MemoryBytes = &memory
+	for i := range tiers {
+		tiers[i].Share = ratio(float64(tiers[i].LoadedBytes), float64(r.LoadedBytes))
+	}
 }
 
 // checkBooks finds kinds that do not balance, and, where all is known to have ended, kinds

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/transfer"
 )
 
@@ -42,7 +44,7 @@ func sample() Report {
 		Interrupted: true, Elapsed: 19.25, Requests: 1234, Tokens: 18899159,
 		AskedTokens: 18699264, HitTokens: 5048801, HitRate: 0.27, BestHitRate: 0.363,
 		StoredBytes: 27702565683, LoadedBytes: 10330046464, BytesPerSecond: 1.98e9,
-		Lookup: Latency{1234, 85.2e-6, 0.0327, 0.114}, Store: Latency{2918, 0.004, 0.136, 1.602}, Retrieve: Latency{0, 0, 0, 0},
+		Lookup: Latency{1234, 85.2e-6, 0.0327, 0.114}, Waited: Latency{41, 0.045, 0.114, 0.114}, Store: Latency{2918, 0.004, 0.136, 1.602}, Retrieve: Latency{0, 0, 0, 0},
 		Evictions: &evictions, LoadFailures: 1, ComparedBytes: 10330046464, Mismatches: 1,
 		Examples: []Mismatch{{Request: 17, Rank: 1, Chunk: 2, Plane: 1, Layer: 2, Position: 200, Offset: 23685,
 			Expected: "0011223344556677", Got: "1011223344556677"}},
@@ -52,6 +54,14 @@ func sample() Report {
 	}
 	r.addServer(serverFigures{Known: true, PoolBytes: 1 << 30, Evictions: 97296, StoresFull: 3, Ledger: []transfer.Row{
 		{Kind: "request", Dispatched: 23743, Succeeded: 23742},
+	}, Tiers: []TierReport{
+		{
+			Name: "disk", Kind: "disk", Where: "/var/cache/holdfast", State: tier.StateFull, Reason: "no space left on device",
+			Limit: 4 << 30, Bytes: 4 << 30, Objects: 8065, ObjectsBefore: 12,
+			Found: 2900, Loaded: 2891, LoadedBytes: 2891 << 19, Missed: 4, LoadsFailed: 3, LoadsLate: 2,
+			Put: 18675, PutBytes: 18675 << 19, Present: 230, Skipped: 6241, SkippedBytes: 6241 << 19, PutsFailed: 1, Left: 5,
+		},
+		{Name: "fleet", Kind: "valkey", Where: "localhost:6379", State: tier.StateOK, Bytes: -1, Objects: -1, ObjectsBefore: -1},
 	}}, nil)
 	return r
 }

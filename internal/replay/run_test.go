@@ -237,7 +237,8 @@ func TestReplayAgainstARunningServer(t *testing.T) {
 		switch q.URL.Path {
 		case "/status":
 			fmt.Fprintf(w, `{"cache": {"evicted_objects": 7, "stores_refused_full": 1},
-				"ledger": {"kinds": [{"kind": "request", "dispatched": 3, "succeeded": 1, "outstanding": 2}]}}`)
+				"ledger": {"kinds": [{"kind": "request", "dispatched": 3, "succeeded": 1, "outstanding": 2}]},
+				"tiers": [{"name": "disk", "kind": "disk", "where": "/d", "state": "ok", "objects": 5, "loaded": 3, "put": 2}]}`)
 		case "/other":
 			fmt.Fprint(w, `{"status": "ok"}`)
 		default:
@@ -258,6 +259,9 @@ func TestReplayAgainstARunningServer(t *testing.T) {
 	if r.HitRate != 1 || r.Evictions == nil || *r.Evictions != 0 || len(r.ServerLedger) != 1 {
 		t.Errorf("hit rate %v, evictions %v, ledger %v", r.HitRate, r.Evictions, r.ServerLedger)
 	}
+	if len(r.Tiers) != 1 || r.Tiers[0].ObjectsBefore != 5 || r.Tiers[0].Loaded != 0 || *r.MemoryBytes != r.LoadedBytes {
+		t.Errorf("%+v", r.Tiers)
+	}
 	o.StatusURL = status.URL + "/other"
 	if _, err := Run(context.Background(), chats(1), o, nil); !errors.Is(err, ErrOptions) {
 		t.Errorf("a page that is no status: %v", err)
@@ -276,7 +280,7 @@ func TestReplayAgainstARunningServer(t *testing.T) {
 }
 
 func TestDemoFitsWhereItRuns(t *testing.T) {
-	trace, o, err := Demo()
+	trace, o, err := Demo("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,8 +292,10 @@ func TestDemoFitsWhereItRuns(t *testing.T) {
 	}
 	r := play(t, trace[:20], o)
 	// So few requests evict nothing, and the demo's own check must say so.
-	if err := CheckDemo(&r); err == nil || !strings.Contains(err.Error(), "nothing was evicted") {
-		t.Errorf("CheckDemo: %v", err)
+	for _, want := range []string{"nothing was evicted", "nothing was loaded from the disk"} {
+		if err := CheckDemo(&r); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("CheckDemo: %v", err)
+		}
 	}
 }
 

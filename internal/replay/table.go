@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/transfer"
 )
 
@@ -56,9 +58,10 @@ func (r *Report) rows() [][2]string {
 		{"tokens", countText(r.Tokens) + " in prompts"},
 		{"hit rate", fmt.Sprintf("%.1f %% (an endless cache that starts empty: %.1f %%)", 100*r.HitRate, 100*r.BestHitRate)},
 		{"stored", bytesText(r.StoredBytes)},
-		{"loaded", bytesText(r.LoadedBytes)},
+		{"loaded", r.loadedText()},
 		{"throughput", bytesText(int64(r.BytesPerSecond)) + "/s stored and loaded"},
 		{"lookup", r.Lookup.String()},
+		{"  waiting", r.Waited.String()},
 		{"store", r.Store.String()},
 		{"retrieve", r.Retrieve.String()},
 		{"evictions", evictions},
@@ -68,10 +71,75 @@ func (r *Report) rows() [][2]string {
 		{"MISMATCHES", countText(r.Mismatches)},
 		{"ledger", r.ledgerText()},
 	}
+	row := func(name string) int {
+		return slices.IndexFunc(rows, func(row [2]string) bool { return row[0] == name })
+	}
+	if r.Waited.Count == 0 {
+		i := row("  waiting")
+		rows = slices.Delete(rows, i, i+1)
+	}
+	for i := range r.Tiers {
+		rows = slices.Insert(rows, row("load failures"), r.Tiers[i].rows()...)
+	}
 	if r.Trace == "" {
 		rows = rows[1:]
 	}
 	return rows
+}
+
+// loadedText tells where it came from, if that is known.
+func (r *Report) loadedText() string {
+	text := bytesText(r.LoadedBytes)
+	if r.MemoryBytes == nil || len(r.Tiers) == 0 {
+		return text
+	}
+	share := 100 * ratio(float64(*r.MemoryBytes), float64(r.LoadedBytes))
+	text += fmt.Sprintf(": %.1f %% memory", share)
+	for _, t := range r.Tiers {
+		text += fmt.Sprintf(", %.1f %% %s", 100*t.Share, t.Name)
+	}
+	return text
+}
+
+// rows of a tier: what it is, what came from it, what went to it.
+func (t *TierReport) rows() [][2]string {
+	holds := t.Where
+	if t.Kind != t.Name {
+		holds = t.Kind + " at " + t.Where
+	}
+	if t.State != tier.StateOK {
+		holds += ", " + string(t.State)
+		if t.Reason != "" {
+			holds += " (" + t.Reason + ")"
+		}
+	}
+	if t.Objects >= 0 {
+		holds += ", " + countText(t.Objects) + " chunks"
+	}
+	if t.Bytes >= 0 {
+		holds += ", " + bytesText(t.Bytes)
+	}
+	if t.Limit > 0 {
+		holds += " of " + bytesText(t.Limit)
+	}
+	if t.ObjectsBefore > 0 {
+		holds += "; " + countText(t.ObjectsBefore) + " chunks before"
+	}
+	return [][2]string{
+		{"tier " + t.Name, holds},
+		{"  loads", fmt.Sprintf("%s chunks, %s", countText(int64(t.Loaded)), bytesText(int64(t.LoadedBytes))) +
+			some(t.Missed, "gone or corrupt") + some(t.LoadsFailed, "failed") + some(t.LoadsLate, "calls past their deadline")},
+		{"  puts", fmt.Sprintf("%s chunks, %s", countText(int64(t.Put)), bytesText(int64(t.PutBytes))) +
+			some(t.Present, "there already") + some(t.Skipped, "skipped, the queue was full") + some(t.PutsFailed, "failed") + some(uint64(t.Left), "left")},
+	}
+}
+
+// some is ", N of what", if there are any.
+func some(n uint64, what string) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + countText(int64(n)) + " " + what
 }
 
 // notKnown stands for what only the server knows; where it was asked and did not answer, a

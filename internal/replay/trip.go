@@ -20,6 +20,7 @@ type trip struct {
 	tokens []uint32
 	chunks []prefix // of every whole chunk of the prompt
 	hit    int      // chunks
+	waited bool     // for second-level stores
 }
 
 func (t *trip) prepare(number int, r *workload.Request) {
@@ -28,7 +29,7 @@ func (t *trip) prepare(number int, r *workload.Request) {
 	t.id = fmt.Sprintf("%s-%d", p.name, number)
 	t.tokens = r.Prompt(t.tokens[:0])
 	t.chunks = prefixes(t.chunks[:0], p.o.Seed, t.tokens, p.chunkSize)
-	t.hit = 0
+	t.hit, t.waited = 0, false
 }
 
 // key names chunks first … end-1 of the request. Rank -1 is the scheduler.
@@ -130,16 +131,26 @@ func (t *trip) ask(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("lookup: %w", err)
 	}
-	p.lookup.add(time.Since(begin))
+	took := time.Since(begin)
+	p.lookup.add(took)
+	if t.waited {
+		p.waited.add(took)
+	}
 	return nil
 }
 
-// schedulerStep is the pause between two polls of an engine that has nothing to run.
-const schedulerStep = time.Millisecond
+const (
+	// waitStep is how long one request for an answer waits at the server.
+	waitStep = time.Second
+	// schedulerStep is the pause before the next one; a server may not let all of them wait.
+	schedulerStep = time.Millisecond
+)
 
+// answer asks for the lookup's answer. While there is none, because the server is loading
+// from second-level stores, the request waits for it, and the others go on.
 func (t *trip) answer(ctx context.Context) (int, error) {
-	for {
-		hit, done, err := t.player.scheduler.PrefetchStatus(ctx, t.id)
+	hit, done, err := t.player.scheduler.PrefetchStatus(ctx, t.id)
+	for ; ; hit, done, err = t.player.scheduler.WaitPrefetch(ctx, t.id, waitStep) {
 		switch {
 		case err != nil:
 			return 0, err
@@ -148,6 +159,7 @@ func (t *trip) answer(ctx context.Context) (int, error) {
 		case done:
 			return hit, nil
 		}
+		t.waited = true
 		select {
 		case <-time.After(schedulerStep):
 		case <-ctx.Done():
