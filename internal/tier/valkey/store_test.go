@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -487,4 +489,35 @@ func FuzzCursor(f *testing.F) {
 			t.Fatalf("%q became %q, then %q, %v", text, c.String(), again.String(), err)
 		}
 	})
+}
+
+// TestRights: the rights that docs/operations.md names are enough.
+func TestRights(t *testing.T) {
+	server := testserver.Redis(t)
+	doc, err := os.ReadFile("../../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rights := regexp.MustCompile("`(~holdfast:[^`]+)`").FindSubmatch(doc)
+	if rights == nil {
+		t.Fatal("the rights are not named")
+	}
+	server.Do(append([]string{"ACL", "SETUSER", "kv", "on", ">secret"}, strings.Fields(string(rights[1]))...)...)
+	s := open(t, Options{Addresses: addresses(server), Username: "kv", Password: "secret", TTL: time.Hour, Refresh: true, DB: 1})
+	o := object(1, 100)
+	put(t, s, o)
+	if err := get(t, s, o); err != nil || !exists(t, s, o) {
+		t.Error(err)
+	}
+	if entries, _, err := s.List(bg, "", 10); err != nil || len(entries) != 1 {
+		t.Errorf("%d entries, %v", len(entries), err)
+	}
+	if err := s.Delete(bg, []tier.Key{o.Key})[0]; err != nil {
+		t.Error(err)
+	}
+	server.Do("ACL", "SETUSER", "kv", "-get", "-getex")
+	put(t, s, o)
+	if err := get(t, s, o); !errors.Is(err, remote.ErrRefused) || tier.IsPassing(err) {
+		t.Errorf("without the right to read: %v", err)
+	}
 }
