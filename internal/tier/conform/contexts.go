@@ -11,24 +11,19 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
-// ending is a context that ends when the check says so, as one cancelled or one whose deadline
-// has passed.
-type ending struct {
-	context.Context
-	err  error
-	done chan struct{}
-}
+// ended are the ways in which a context ends.
+var ended = []error{context.Canceled, context.DeadlineExceeded}
 
-func newEnding(err error) *ending { return &ending{context.Background(), err, make(chan struct{})} }
-
-func (e *ending) end()                  { close(e.done) }
-func (e *ending) Done() <-chan struct{} { return e.done }
-func (e *ending) Err() error {
-	select {
-	case <-e.done:
-		return e.err
-	default:
-		return nil
+// ending returns a context and what ends it, in the way that the error names. A deadline may
+// pass before; end waits for it.
+func (f *fixture) ending(by error) (ctx context.Context, end func()) {
+	if by == context.Canceled {
+		return context.WithCancel(f.bg)
+	}
+	ctx, cancel := context.WithTimeout(f.bg, 10*time.Millisecond)
+	return ctx, func() {
+		<-ctx.Done()
+		cancel()
 	}
 }
 
@@ -92,18 +87,18 @@ func (f *fixture) begin(arrived <-chan struct{}, run func()) (done <-chan struct
 // checkContextDuring: a call whose context ends while it waits returns, without I/O of its own
 // going on behind its back.
 func checkContextDuring(f *fixture) {
-	for _, ended := range []error{context.Canceled, context.DeadlineExceeded} {
+	for _, by := range ended {
 		for i := range 5 {
 			put, get, del := f.items(3, 30_000), f.items(3, 30_000), f.items(3, 30_000)
 			f.must(f.put(f.bg, get...))
 			f.must(f.put(f.bg, del...))
-			ctx := newEnding(ended)
+			ctx, end := f.ending(by)
 			c := f.calls(put, get, del)[i]
 			var errs []error
 			var violation error
 			arrived, release := f.Hold()
 			done := f.begin(arrived, func() { errs, violation = c.run(ctx) })
-			ctx.end()
+			end()
 			settle()
 			release()
 			f.await(c.name+" returning after its context has ended", done)
@@ -111,8 +106,8 @@ func checkContextDuring(f *fixture) {
 				f.Fatalf("%s: %v", c.name, violation)
 			}
 			for _, err := range errs {
-				if err != nil && !errors.Is(err, ended) {
-					f.Fatalf("%s with a context that ends: %v, want %v or success", c.name, err, ended)
+				if err != nil && !errors.Is(err, by) {
+					f.Fatalf("%s with a context that ends: %v, want %v or success", c.name, err, by)
 				}
 			}
 			if c.name == "Put" {
@@ -175,11 +170,11 @@ func checkGetAcknowledges(f *fixture) {
 	its := f.items(8, 100_000)
 	f.must(f.put(f.bg, its...))
 	for i := range f.steps(40) {
-		ctx := newEnding([]error{context.Canceled, context.DeadlineExceeded}[i%2])
+		ctx, end := f.ending(ended[i%2])
 		var violation error
 		arrived, release := f.Hold()
 		done := f.begin(arrived, func() { _, violation = f.get(ctx, its...) })
-		ctx.end()
+		end()
 		settle()
 		release()
 		f.await("Get returning after its context has ended", done)
