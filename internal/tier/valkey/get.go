@@ -28,17 +28,17 @@ func (s *Store) Get(ctx context.Context, targets []tier.Target) []error {
 	size := func(i int) int { return len(targets[i].Mem) + tier.HeaderBytes }
 	if client.Mode() == rueidis.ClientModeCluster {
 		// Neighbours are on other nodes: every object is an exchange.
-		size = func(int) int { return exchangeBytes }
+		size = func(i int) int { return max(exchangeBytes, len(targets[i].Mem)) }
 	}
-	s.exchanges(todo, size, func(part []int, _ int) { s.get(ctx, client, targets, part, errs) })
+	s.exchanges(todo, size, func(part []int, bytes int) { s.get(ctx, client, targets, part, bytes, errs) })
 	s.removeCorrupt(ctx, client, targets, errs)
 	s.health.Note(errs...)
 	return errs
 }
 
 // get makes one exchange.
-func (s *Store) get(ctx context.Context, client rueidis.Client, targets []tier.Target, part []int, errs []error) {
-	bound, end, err := s.exchange(ctx, s.lanes)
+func (s *Store) get(ctx context.Context, client rueidis.Client, targets []tier.Target, part []int, bytes int, errs []error) {
+	bound, end, err := s.exchange(ctx, s.lanes, bytes)
 	if err != nil {
 		for _, i := range part {
 			errs[i] = fmt.Errorf("valkey: get: %w", err)

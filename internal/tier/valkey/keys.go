@@ -64,7 +64,7 @@ func (s *Store) each(ctx context.Context, client rueidis.Client, what string, ke
 		for _, key := range keys[from:min(len(keys), from+exchangeKeys)] {
 			commands = append(commands, command(s.name(key)))
 		}
-		bound, end, err := s.exchange(ctx, s.asides)
+		bound, end, err := s.exchange(ctx, s.asides, 0)
 		if err != nil {
 			for i := from; i < len(keys); i++ {
 				errs[i] = fmt.Errorf("valkey: %s: %w", what, err)

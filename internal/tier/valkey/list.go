@@ -98,7 +98,7 @@ func (s *Store) node(ctx context.Context, client rueidis.Client, at *cursor) (ru
 		if address < at.node || address == at.node && at.passed {
 			continue
 		}
-		bound, end, err := s.exchange(ctx, s.asides)
+		bound, end, err := s.exchange(ctx, s.asides, 0)
 		if err != nil {
 			return nil, "", fmt.Errorf("valkey: list: %w", err)
 		}
@@ -120,7 +120,7 @@ func (s *Store) node(ctx context.Context, client rueidis.Client, at *cursor) (ru
 
 // scan makes one SCAN and looks at the values it finds.
 func (s *Store) scan(ctx context.Context, node rueidis.Client, at *cursor, count int) (found []tier.Entry, err error) {
-	bound, end, err := s.exchange(ctx, s.asides)
+	bound, end, err := s.exchange(ctx, s.asides, 0)
 	if err != nil {
 		return nil, fmt.Errorf("valkey: list: %w", err)
 	}

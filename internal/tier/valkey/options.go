@@ -30,7 +30,8 @@ type Options struct {
 	// Refresh it begins anew with every read (GETEX: Redis 6.2, Valkey).
 	TTL     time.Duration
 	Refresh bool
-	// Timeout bounds one exchange with a server, a few objects long; 0 is DefaultTimeout.
+	// Timeout bounds one exchange with a server, of some objects of 8 MiB together; an object
+	// that is longer gets more in proportion. 0 is DefaultTimeout.
 	Timeout time.Duration
 	// Connections is how many transfers may run at once, and with it the connections to
 	// each server; 0 is DefaultConnections.

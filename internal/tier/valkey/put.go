@@ -76,7 +76,7 @@ func (s *Store) exchanges(todo []int, size func(i int) int, run func(part []int,
 
 // put makes one exchange.
 func (s *Store) put(ctx context.Context, client rueidis.Client, objs []tier.Object, part []int, bytes int, errs []error) {
-	bound, end, err := s.exchange(ctx, s.lanes)
+	bound, end, err := s.exchange(ctx, s.lanes, bytes)
 	if err != nil {
 		for _, i := range part {
 			errs[i] = fmt.Errorf("valkey: put: %w", err)
@@ -112,7 +112,7 @@ func (s *Store) put(ctx context.Context, client rueidis.Client, objs []tier.Obje
 		}
 		whole = whole && (replies[j].NonRedisError() == nil || rueidis.IsRedisNil(replies[j].Error()))
 	}
-	if whole {
+	if whole && cap(*buffer) <= exchangeBytes {
 		s.buffers.Put(buffer)
 	}
 }

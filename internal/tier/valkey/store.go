@@ -123,7 +123,7 @@ func (s *Store) clientOptions() rueidis.ClientOption {
 		BlockingPoolMinSize:   1,
 		ReadBufferEachConn:    bufferBytes,
 		WriteBufferEachConn:   bufferBytes,
-		ConnWriteTimeout:      2 * s.o.Timeout, // later than any call's deadline
+		ConnWriteTimeout:      (2 + MaxObjectBytes/exchangeBytes) * s.o.Timeout, // later than any call's deadline
 	}
 }
 
@@ -166,14 +166,15 @@ func (s *Store) enter(ctx context.Context, what string) (client rueidis.Client, 
 	return nil, nil, err
 }
 
-// exchange waits for its turn in s.lanes or s.asides and begins an exchange.
-func (s *Store) exchange(ctx context.Context, turn chan struct{}) (_ context.Context, end func(), err error) {
+// exchange waits for its turn in s.lanes or s.asides and begins an exchange. A long object gets
+// as much time as if it were several.
+func (s *Store) exchange(ctx context.Context, turn chan struct{}, bytes int) (_ context.Context, end func(), err error) {
 	select {
 	case turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
 	}
-	call, over := s.calls.begin(ctx, s.o.Timeout)
+	call, over := s.calls.begin(ctx, time.Duration(1+max(0, bytes-1)/exchangeBytes)*s.o.Timeout)
 	return call, func() { over(); <-turn }, nil
 }
 
