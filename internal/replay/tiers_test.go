@@ -18,11 +18,11 @@ import (
 	"github.com/holdfast-kv/holdfast/transfer"
 )
 
-// withDisk are small options with a disk behind a pool that holds a fraction of what chats(100)
+// withDisk are small options with a disk behind a pool that holds a fraction of what chats(60)
 // store. An empty path makes the disk a temporary one.
 func withDisk(path string) Options {
 	o := smallOptions(SHM, 2)
-	o.Embedded.PoolBytes = 2 << 20
+	o.Embedded.PoolBytes = 1 << 20
 	o.Embedded.Tiers = []adapter.Spec{{Kind: adapter.Disk, Disk: disk.Options{Path: path, Sync: disk.SyncNone}}}
 	return o
 }
@@ -42,27 +42,30 @@ func ledgerOf(t *testing.T, rows []transfer.Row, kind string) transfer.Row {
 // TestReplayThroughDisk: what memory has lost comes back from the disk, also in a later replay.
 func TestReplayThroughDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
-	first := play(t, chats(100), withDisk(path))
-	second := play(t, chats(100), withDisk(path))
+	first := play(t, chats(60), withDisk(path))
+	second := play(t, chats(60), withDisk(path))
 	for i, r := range []Report{first, second} {
 		if len(r.Tiers) != 1 {
 			t.Fatalf("replay %d: %d tiers", i, len(r.Tiers))
 		}
 		d := r.Tiers[0]
-		if d.Loaded == 0 || d.LoadedBytes != d.Loaded*uint64(r.ChunkBytes) || d.Share <= 0 || d.Put == 0 || d.Left != 0 || d.LoadsFailed+d.PutsFailed+d.Missed > 0 {
+		if d.LoadedBytes != d.Loaded*uint64(r.ChunkBytes) || d.Put == 0 || d.Left != 0 || d.LoadsFailed+d.PutsFailed+d.Missed > 0 {
 			t.Errorf("replay %d: %+v", i, d)
 		}
-		if *r.MemoryBytes+int64(d.LoadedBytes) < r.LoadedBytes || *r.MemoryBytes >= r.LoadedBytes {
-			t.Errorf("replay %d: %d bytes of memory, %d of the disk, %d loaded", i, *r.MemoryBytes, d.LoadedBytes, r.LoadedBytes)
+		if put := ledgerOf(t, r.ServerLedger, "put"); put.Dispatched == 0 || put.Outstanding > 0 || !put.Balanced() {
+			t.Errorf("replay %d: %+v", i, put)
 		}
-		if r.Waited.Count == 0 || r.Waited.Count > r.Lookup.Count {
+		if r.Waited.Count > r.Lookup.Count {
 			t.Errorf("replay %d: %d of %d lookups waited", i, r.Waited.Count, r.Lookup.Count)
 		}
-		for _, kind := range []string{"put", "fetch"} {
-			if row := ledgerOf(t, r.ServerLedger, kind); row.Dispatched == 0 || row.Outstanding > 0 || !row.Balanced() {
-				t.Errorf("replay %d: %+v", i, row)
-			}
-		}
+	}
+	// How much of the first one a disk has in time is its own matter; the second one finds it.
+	d, memory := second.Tiers[0], *second.MemoryBytes
+	if d.Loaded == 0 || d.Share <= 0 || second.Waited.Count == 0 || memory+int64(d.LoadedBytes) < second.LoadedBytes || memory >= second.LoadedBytes {
+		t.Errorf("%d bytes of memory, %d loaded, %d lookups waited, %+v", memory, second.LoadedBytes, second.Waited.Count, d)
+	}
+	if fetch := ledgerOf(t, second.ServerLedger, "fetch"); fetch.Dispatched == 0 || fetch.Outstanding > 0 || !fetch.Balanced() {
+		t.Errorf("%+v", fetch)
 	}
 	if first.Tiers[0].ObjectsBefore != 0 || second.Tiers[0].ObjectsBefore != first.Tiers[0].Objects {
 		t.Errorf("the disk had %d objects, then %d; it was left with %d", first.Tiers[0].ObjectsBefore, second.Tiers[0].ObjectsBefore, first.Tiers[0].Objects)
@@ -80,9 +83,9 @@ func TestBestHitRateWithDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Concurrency = 1
+	o.Concurrency, o.Embedded.PoolBytes = 1, 3<<19 // a quarter of it has room for any prompt
 	e, p := begin(t, o)
-	trace := chats(100)
+	trace := chats(60)
 	for i := range trace {
 		if err := p.play(context.Background(), trace[i:i+1]); err != nil {
 			t.Fatal(err)
@@ -132,7 +135,7 @@ func playOverDamagedDisk(t *testing.T) Report {
 		t.Fatal(err)
 	}
 	e, p := begin(t, o)
-	if err := p.play(context.Background(), chats(100)); err != nil {
+	if err := p.play(context.Background(), chats(60)); err != nil {
 		t.Fatal(err)
 	}
 	e.cache.Flush(context.Background())
@@ -149,7 +152,7 @@ func playOverDamagedDisk(t *testing.T) Report {
 			}
 		}
 	})
-	err = p.play(context.Background(), chats(100))
+	err = p.play(context.Background(), chats(60))
 	close(stop)
 	damaging.Wait()
 	if err != nil {
