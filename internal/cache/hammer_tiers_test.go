@@ -29,7 +29,7 @@ func TestHammerTiers(t *testing.T) {
 			for id := range 6 {
 				workers.Go(func() {
 					w := &hammerer{rig: r, rnd: rand.New(rand.NewPCG(2, uint64(id))), id: id}
-					w.workTiers(300)
+					w.workTiers(200)
 					compared.Add(w.compared)
 				})
 			}
