@@ -137,8 +137,10 @@ func (p *process) number(name string) float64 {
 
 // quiet waits until the server has done what it had left for later: nothing is measured
 // beside that unless it is meant to be.
-func (p *process) quiet() {
-	for end := time.Now().Add(20 * time.Second); p.unsummed() > 0; time.Sleep(5 * time.Millisecond) {
+func (p *process) quiet() { p.quietWithin(20 * time.Second) }
+
+func (p *process) quietWithin(limit time.Duration) {
+	for end := time.Now().Add(limit); p.unsummed() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			p.b.Fatal("checksums are not taken")
 		}

@@ -232,3 +232,47 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// BenchmarkInherit opens a cache over a pool with 100,000 objects of an earlier server, in
+// prompts of 400 chunks.
+func BenchmarkInherit(b *testing.B) {
+	const prompts, chunks = 250, 400
+	r := newRig(b, verify(VerifyOff), func(c *Config) {
+		c.Pool, c.Align = recordedPool(b, prompts*chunks*4096, 4096), 4096
+	})
+	w := r.NewHolder("bench")
+	for i := range uint32(prompts) {
+		rg := Range{NS: r.ns, Chain: benchChain(i, chunks), Groups: 1}
+		if _, err := r.Prepare(w, 0, rg, []int64{4096}); err != nil || !r.Commit(w, 0, rg) {
+			b.Fatal(err)
+		}
+	}
+	r.Seal(b.Context())
+	for b.Loop() {
+		b.StopTimer()
+		r.Close()
+		if err := r.cfg.Pool.Release(); err != nil {
+			b.Fatal(err)
+		}
+		found, err := arena.Find("", r.cfg.Pool.Name())
+		if err != nil || len(found) != 1 {
+			b.Fatal(found, err)
+		}
+		stale, err := found[0].Lock(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		pool, err := stale.Adopt()
+		if err != nil {
+			b.Fatal(err)
+		}
+		r.cfg.Pool, r.adopted = pool, append(r.adopted, pool)
+		if r.Cache, err = open(r.cfg); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if n := r.Inherited().Objects; n != prompts*chunks {
+		b.Fatal(n)
+	}
+}

@@ -44,22 +44,24 @@ type Inherited struct {
 func (c *core) inherit(a arena.Adoption, names map[uint32]kv.Digest) {
 	g := &c.legacy
 	g.found.Held, g.found.Unproved, g.found.Bad = a.Held, a.Unproved+a.Own, a.Bad
-	var all []arena.Inherited
+	all := make([]arena.Inherited, 0, a.Settled)
+	most := uint32(0) // record number
 	for in := range c.ix.Inheritance() {
 		all = append(all, in)
+		most = max(most, in.Slot.N)
 	}
-	slices.SortStableFunc(all, func(a, b arena.Inherited) int { return cmp.Compare(a.Label.Stamp, b.Label.Stamp) })
 	c.objs.index = make(map[objectKey]ref, len(all))
-	refs := make(map[uint32]ref, len(all))
-	kept := all[:0]
-	for _, in := range all {
+	refs := make([]ref, most+1)
+	kept := make([]*arena.Inherited, 0, len(all))
+	for _, i := range byStamp(all) {
+		in := &all[i]
 		key := objectKey{in.Label.Chunk, Namespace(in.Label.Space), in.Label.Rank, in.Label.Group}
 		if _, named := names[in.Label.Space]; !named || c.find(key) != 0 {
 			g.found.Bad++
-			c.disown(in)
+			c.disown(*in)
 			continue
 		}
-		refs[in.Slot.N] = c.inheritObject(key, in)
+		refs[in.Slot.N] = c.inheritObject(key, *in)
 		kept = append(kept, in)
 	}
 	c.linkInherited(kept, refs)
@@ -76,6 +78,18 @@ func (c *core) inherit(a arena.Adoption, names map[uint32]kv.Digest) {
 	if len(g.peers) == 0 {
 		c.endLegacy()
 	}
+}
+
+// byStamp is the order of last use: positions in all.
+func byStamp(all []arena.Inherited) []int32 {
+	order := make([]int32, len(all))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(all[a].Label.Stamp, all[b].Label.Stamp), cmp.Compare(a, b))
+	})
+	return order
 }
 
 // disown frees a slot that is no object. Somebody may be reading it all the same.
@@ -113,13 +127,13 @@ func (c *core) inheritObject(key objectKey, in arena.Inherited) ref {
 
 // linkInherited links objects to those before them, as far as that can be: both are there, of
 // one namespace, rank and group, and no object comes before itself.
-func (c *core) linkInherited(all []arena.Inherited, refs map[uint32]ref) {
+func (c *core) linkInherited(all []*arena.Inherited, refs []ref) {
 	parents := make([]ref, c.objs.used+1)
 	for _, in := range all {
-		child, parent := refs[in.Slot.N], refs[in.Label.Parent]
-		if parent == 0 {
+		if uint64(in.Label.Parent) >= uint64(len(refs)) || refs[in.Label.Parent] == 0 {
 			continue
 		}
+		child, parent := refs[in.Slot.N], refs[in.Label.Parent]
 		a, b := c.objs.at(child).key, c.objs.at(parent).key
 		if a.ns == b.ns && a.rank == b.rank && a.group == b.group {
 			parents[child] = parent
