@@ -41,6 +41,12 @@ func subject(dir func(testing.TB) string, light bool, o Options) conform.Subject
 // withFaults opens a store as New does, with faults in front of its file system.
 func withFaults(t testing.TB, o Options, f *faults) *Store {
 	t.Helper()
+	return withFS(t, o, func(fs fileSystem) fileSystem { return faultFS{fs, f} })
+}
+
+// withFS opens a store as New does, on what wrap makes of its file system.
+func withFS(t testing.TB, o Options, wrap func(fileSystem) fileSystem) *Store {
+	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -60,7 +66,7 @@ func withFaults(t testing.TB, o Options, f *faults) *Store {
 			t.Log(err)
 		}
 	}
-	s, err := start(o, faultFS{fs, f}, dir)
+	s, err := start(o, wrap(fs), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

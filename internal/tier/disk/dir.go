@@ -78,9 +78,11 @@ func identify(path string) error {
 	return errEmpty
 }
 
-// lockDirectory takes the lock and writes down whose it is.
+// lockDirectory takes the lock and writes down whose it is. The file stays open for reading
+// only, so that the file system can be made read-only below a running server.
 func lockDirectory(path string, now time.Time) (*directory, error) {
-	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	name := filepath.Join(path, lockFile)
+	lock, err := os.OpenFile(name, os.O_RDONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("disk store: %w", err)
 	}
@@ -92,12 +94,8 @@ func lockDirectory(path string, now time.Time) (*directory, error) {
 		host = "an unknown host"
 	}
 	owner := fmt.Sprintf("pid %d\nhost %s\nsince %s\n", os.Getpid(), host, now.UTC().Format(time.RFC3339))
-	if err := lock.Truncate(0); err != nil {
-		return nil, errors.Join(fmt.Errorf("disk store: %w", err), lock.Close())
-	}
-	if _, err := lock.WriteAt([]byte(owner), 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("disk store: %w", err), lock.Close())
-	}
+	// The lock holds without the words, which a full or read-only disk refuses.
+	_ = os.WriteFile(name, []byte(owner), 0o600)
 	return &directory{path, lock}, nil
 }
 
@@ -123,7 +121,7 @@ func owner(lock *os.File) string {
 		said[what] = text
 	}
 	if _, err := strconv.Atoi(said["pid"]); err != nil {
-		return "another process that is just starting"
+		return "another process, which could not write down its name"
 	}
 	return fmt.Sprintf("process %s on host %s since %s", said["pid"], said["host"], said["since"])
 }
@@ -186,7 +184,8 @@ func syncPath(path string) error {
 }
 
 // unlock gives the directory to others. The file stays: to remove it would give two
-// processes two locks.
+// processes two locks. That it says nobody is a courtesy, which a read-only disk refuses.
 func (d *directory) unlock() error {
-	return errors.Join(d.lock.Truncate(0), d.lock.Close())
+	_ = os.Truncate(d.lock.Name(), 0)
+	return d.lock.Close()
 }

@@ -19,6 +19,7 @@ type faults struct {
 	broken  func(op, name string) error // nil = nothing
 
 	taken, most atomic.Int64 // bytes that files take, now and at most
+	available   atomic.Int64 // bytes that the file system has left; 0 = what it says itself
 }
 
 // pass is called before every operation that moves n bytes.
@@ -151,6 +152,13 @@ func (fs faultFS) stat(name string) (info, error) {
 		return info{}, err
 	}
 	return fs.fileSystem.stat(name)
+}
+
+func (fs faultFS) free() (available, total int64, err error) {
+	if n := fs.available.Load(); n != 0 {
+		return n, 1 << 40, nil
+	}
+	return fs.fileSystem.free()
 }
 
 func (fs faultFS) list(name string, f func(string)) error {

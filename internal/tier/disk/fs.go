@@ -52,4 +52,5 @@ type info struct {
 	taken int64 // what it takes of the disk
 	used  time.Time
 	plain bool // a regular file
+	dir   bool
 }

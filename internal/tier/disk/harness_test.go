@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,9 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv(asServer) != "" {
 		serve()
+	}
+	if os.Getenv(onSmallDisk) != "" {
+		runOnSmallDisk()
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -97,14 +101,16 @@ func object(n, length, version int) tier.Object {
 	return tier.Object{Key: number(n), Mem: mem, Sum: xxh3.Hash128(mem)}
 }
 
+var background = context.Background()
+
 // put1 and get1 put and get one object.
 func put1(s *Store, o tier.Object) error {
-	return s.Put(context.Background(), []tier.Object{o})[0]
+	return s.Put(background, []tier.Object{o})[0]
 }
 
 func get1(s *Store, key tier.Key, length int) ([]byte, error) {
 	mem := aligned(length)
-	err := s.Get(context.Background(), []tier.Target{{Key: key, Mem: mem}})[0]
+	err := s.Get(background, []tier.Target{{Key: key, Mem: mem}})[0]
 	return mem, err
 }
 
@@ -159,6 +165,13 @@ func onDisk(t testing.TB, dir string) (bytes int64, files int) {
 }
 
 // clock is a clock that tests set.
-type clock struct{ t time.Time }
+type clock struct{ ns atomic.Int64 }
 
-func (c *clock) now() time.Time { return c.t }
+func newClock() *clock {
+	c := new(clock)
+	c.ns.Store(time.Now().UnixNano())
+	return c
+}
+
+func (c *clock) now() time.Time        { return time.Unix(0, c.ns.Load()) }
+func (c *clock) jump(by time.Duration) { c.ns.Add(int64(by)) }

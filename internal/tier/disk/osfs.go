@@ -110,7 +110,7 @@ func (fs *osFS) stat(name string) (info, error) {
 func infoOf(st *unix.Stat_t) info {
 	return info{
 		size: st.Size, taken: max(512*st.Blocks, page*pages(st.Size)),
-		used: time.Unix(st.Mtim.Unix()), plain: st.Mode&unix.S_IFMT == unix.S_IFREG,
+		used: time.Unix(st.Mtim.Unix()), plain: st.Mode&unix.S_IFMT == unix.S_IFREG, dir: st.Mode&unix.S_IFMT == unix.S_IFDIR,
 	}
 }
 

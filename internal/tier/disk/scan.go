@@ -26,9 +26,8 @@ const reportEvery = 10 * time.Second
 // scan learns what is on the disk. First names: a name says key and length, so that all objects
 // are found, and may be read, as fast as directories can be listed. Then ages, for the order
 // of eviction, and whether a file has the length that its name says.
-func (s *Store) scan() {
+func (s *Store) scan(began time.Time) {
 	defer s.calls.Done()
-	began := s.o.Now()
 	p := &progress{s: s, began: began, said: began}
 	killpoint.Hit(killpoint.DiskBeforeScan)
 	s.clearTemps()
@@ -252,6 +251,12 @@ func (s *Store) ageBatch(from, to ref, newest uint64) {
 		if a.err != nil {
 			// Whatever it is: the next read will tell. It goes first.
 			a.info = info{size: fileBytes(a.length), taken: fileBytes(a.length), plain: true, used: time.Unix(0, 0)}
+		}
+		if a.info.dir {
+			s.stats.Foreign++
+			s.index.hide(a.r)
+			s.index.forget(a.r)
+			continue
 		}
 		if errors.Is(a.err, unix.ENOENT) || !a.info.plain || a.info.size < fileBytes(a.length) {
 			bad = append(bad, *a)

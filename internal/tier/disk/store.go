@@ -195,12 +195,14 @@ func start(o Options, fs fileSystem, dir *directory) (*Store, error) {
 		closing: make(chan struct{}), named: make(chan struct{}), scanned: make(chan struct{}),
 		index: newIndex(o.LimitBytes), flights: make(map[tier.Key]*flight),
 	}
+	began := o.Now()
+	s.index.tick(began.UnixNano()) // every use from now on is later than all that are found
 	for range o.QueueDepth {
 		s.workers.Go(func() { work(s.reads) })
 		s.workers.Go(func() { work(s.writes) })
 	}
 	s.calls.Add(1)
-	s.workers.Go(s.scan)
+	s.workers.Go(func() { s.scan(began) })
 	return s, nil
 }
 
