@@ -48,7 +48,7 @@ type Config struct {
 
 	Tiers           []Tier        // in the order of asking; at most 16
 	LoadTimeout     time.Duration // see the package comment; 0 = 5 s
-	LoadsInFlight   int           // calls of tiers' gets at once; 0 = 8
+	LoadsInFlight   int           // calls of a tier's get at once, for each tier; 0 = 8
 	WriteQueueBytes int64         // of objects that wait for tiers, in all; 0 = a quarter of the pool
 	Retain          bool          // keep what was loaded like what was stored, not until it is no longer held
 }

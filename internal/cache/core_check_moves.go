@@ -53,7 +53,7 @@ func (c *core) checkPuts() error {
 // checkLoads verifies that every load has its memory, and somebody who waits for it.
 func (c *core) checkLoads() error {
 	m := &c.moves
-	active, stuck, loading := 0, make([]int, len(m.tiers)), 0
+	active, stuck, loading := make([]int, len(m.tiers)), make([]int, len(m.tiers)), 0
 	for ld := range m.loads {
 		if ld.abandoned {
 			stuck[ld.tier]++
@@ -67,7 +67,7 @@ func (c *core) checkLoads() error {
 			}
 			continue
 		}
-		active++
+		active[ld.tier]++
 		loading += len(ld.objs)
 		for _, r := range ld.objs {
 			if m.loading[r] != ld {
@@ -84,12 +84,12 @@ func (c *core) checkLoads() error {
 			return errors.New("nobody waits for a load")
 		}
 	}
-	if active != m.active || loading != len(m.loading) {
-		return fmt.Errorf("%d loads of %d objects, counted %d of %d", active, loading, m.active, len(m.loading))
+	if loading != len(m.loading) {
+		return fmt.Errorf("loads of %d objects, counted %d", loading, len(m.loading))
 	}
 	for t := range stuck {
-		if stuck[t] != m.tiers[t].stuck {
-			return fmt.Errorf("tier %d: %d abandoned loads, counted %d", t, stuck[t], m.tiers[t].stuck)
+		if s := &m.tiers[t]; active[t] != s.active || stuck[t] != s.stuck || s.active > m.most {
+			return fmt.Errorf("tier %d: %d loads, counted %d, and %d abandoned ones, counted %d", t, active[t], s.active, stuck[t], s.stuck)
 		}
 	}
 	return nil

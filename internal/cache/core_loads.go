@@ -36,10 +36,11 @@ type waiter struct {
 }
 
 // nextLoad begins a load for the job whose turn it is, nil if there is none to begin or enough
-// are in progress; finishLoad must follow.
+// are in progress; finishLoad must follow. Each tier has a number of loads of its own: a slow one
+// keeps nobody from a fast one.
 func (c *core) nextLoad() *load {
 	m := &c.moves
-	for tries := len(m.jobs); tries > 0 && m.active < m.most && len(m.jobs) > 0; tries-- {
+	for tries := len(m.jobs); tries > 0 && len(m.jobs) > 0; tries-- {
 		m.turn = (m.turn + 1) % len(m.jobs)
 		if ld := c.loadFor(m.jobs[m.turn]); ld != nil {
 			return ld
@@ -75,6 +76,9 @@ func (c *core) loadFor(j *job) *load {
 			j.end = min(j.end, j.chunkOf(j.next))
 			break
 		}
+		if ld == nil && c.moves.tiers[t].active >= c.moves.most {
+			break // its turn comes
+		}
 		if ld == nil {
 			ld = &load{tier: t, op: c.ledger.Dispatch(kindFetch)}
 			budget = c.size / 16
@@ -94,7 +98,7 @@ func (c *core) loadFor(j *job) *load {
 	}
 	if ld != nil {
 		c.moves.loads[ld] = struct{}{}
-		c.moves.active++
+		c.moves.tiers[ld.tier].active++
 	}
 	c.settleJob(j)
 	if ld != nil && ld.abandoned { // the prefix has just ended before it
@@ -153,7 +157,7 @@ func (c *core) finishLoad(ld *load, results []loadResult, sums []xxh3.Uint128) {
 	}
 	delete(m.loads, ld)
 	c.terminal(ld.op, outcome)
-	m.active--
+	s.active--
 	for i, r := range ld.objs {
 		delete(m.loading, r)
 		if results[i] == loadDone {
@@ -245,7 +249,7 @@ func (c *core) abandonLoad(ld *load) {
 	}
 	m := &c.moves
 	ld.abandoned = true
-	m.active--
+	m.tiers[ld.tier].active--
 	m.tiers[ld.tier].stuck++
 	proof := sabotage.On(sabotage.TierReuseBeforeAck)
 	for _, r := range ld.objs {

@@ -18,7 +18,7 @@ const (
 type moves struct {
 	tiers  []tierState
 	retain bool   // what was loaded is kept like what was stored
-	most   int    // loads at once
+	most   int    // loads of one tier at once
 	loader Holder // who writes what is loaded; 0 without tiers
 
 	puts   map[ref]*put
@@ -28,7 +28,6 @@ type moves struct {
 	turn    int    // whose load is next
 	loads   map[*load]struct{}
 	loading map[ref]*load // the objects of loads that may still succeed
-	active  int           // loads that may still succeed
 
 	// What the shell is still to be told of.
 	over     []*job  // ended
@@ -42,6 +41,7 @@ type tierState struct {
 	bytes   int64  // of queue and of puts in progress
 	share   int64  // of bytes
 	busy    int    // puts in progress
+	active  int    // loads that may still succeed
 	stuck   int    // loads that were abandoned and have not returned
 	clears  uint64 // how many times it was to be cleared
 	cleared uint64 // how many of these have been carried out

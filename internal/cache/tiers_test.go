@@ -407,6 +407,40 @@ func TestRemoteTierIsAskedInBatches(t *testing.T) {
 	})
 }
 
+// The loads of a slow tier keep nobody from a fast one.
+func TestSlowTierDoesNotHoldLoadsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fast, slow := newScript(), newScript()
+		r := tiered(t, []tier.Store{indexed{fast}, indexed{slow}}, func(c *Config) { c.LoadsInFlight = 2 })
+		w := r.NewHolder("w")
+		for _, name := range []byte("abcdef") {
+			r.store(w, 0, r.rng(prompt(name, 2), 0))
+			r.flush()
+		}
+		r.drown(w, "xyz")
+		fast.with(func() {
+			for _, name := range []byte("abcde") { // these only the slow one has
+				for _, d := range r.rng(prompt(name, 2), 0).Chain {
+					delete(fast.objs, tierKey(objectKey{digest: d, ns: r.ns}, r.spaces.of[r.ns]))
+				}
+			}
+		})
+		open := slow.shut("get")
+		for _, name := range []byte("abcde") {
+			r.ask(w, string(name), r.rng(prompt(name, 2), 0))
+		}
+		synctest.Wait()
+		r.want("loads of the slow tier", r.tier(1).LoadsInFlight, 2)
+		start := time.Now()
+		r.want("from the fast one", r.whole(w, "q", r.rng(prompt('f', 2), 0)), 2)
+		r.want("waited", time.Since(start), time.Duration(0))
+		open()
+		for _, name := range []byte("abcde") {
+			r.want("from the slow one", r.await(w, string(name)), 2)
+		}
+	})
+}
+
 // A tier that does not answer costs a lookup LoadTimeout and no more, and one that keeps its
 // loads is not asked any more until it has returned some.
 func TestHangingTier(t *testing.T) {

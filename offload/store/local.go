@@ -110,7 +110,7 @@ func Over(c *cache.Cache, mem []byte, cfg LocalConfig) (*Local, error) {
 // ChunkSize returns the tokens of a chunk.
 func (l *Local) ChunkSize() int { return l.cfg.ChunkSize }
 
-// Start looks the prefix up, which takes no time worth waiting for: the answer is there at once.
+// Start looks the prefix up. The answer is there at once, unless the cache has tiers that go on with it.
 func (l *Local) Start(_ context.Context, r offload.Request, end int) error {
 	rg := offload.Range{To: max(0, end) / l.cfg.ChunkSize * l.cfg.ChunkSize}
 	if err := l.chains.check(r, rg); err != nil {
@@ -118,6 +118,7 @@ func (l *Local) Start(_ context.Context, r offload.Request, end int) error {
 	}
 	l.cache.Lookup(cache.Lookup{
 		Range: l.rangeOf(r, rg), Request: l.name(r.ID), Owner: l.owner, World: l.cfg.World, Readers: 1,
+		Sizes: []int64{l.cfg.ChunkBytes},
 	})
 	return nil
 }
