@@ -71,6 +71,10 @@ func TestUsageErrors(t *testing.T) {
 		{"replay --generated --server tcp://localhost:1 --verify off", "--verify is a setting of the server in this process"},
 		{"replay --generated --status-url http://localhost:1", "--status-url goes with --server"},
 		{"replay --genrated", "unknown flag"},
+		{"replay --generated --tiers /tmp/x --server tcp://localhost:1", "--tiers is a setting of the server in this process"},
+		{`replay --generated --tiers {"type":"tape"}`, "tape"},
+		{"replay --generated --disk-size-gb 1", "a disk's size without the directory of one"},
+		{"replay --generated --disk-size-gb -1", "--disk-size-gb=-1"},
 	}
 	for _, c := range cases {
 		code, _, stderr := holdfast(strings.Fields(c.args)...)
@@ -154,6 +158,9 @@ func TestReadmeNamesRealFlags(t *testing.T) {
 	known := map[string]bool{"kv-transfer-config": true, "ipc": true, "shm-size": true, "help": true}
 	for _, set := range config.Flags() {
 		set.VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+	}
+	for _, c := range command().Commands() {
+		c.Flags().VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
 	}
 	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9-]+)`).FindAllStringSubmatch(string(text), -1) {
 		if !known[m[1]] {

@@ -3,6 +3,7 @@ package replay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
 	"github.com/holdfast-kv/holdfast/internal/tier/disk"
+	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
 	"github.com/holdfast-kv/holdfast/internal/workload"
 	"github.com/holdfast-kv/holdfast/transfer"
 )
@@ -110,6 +112,42 @@ func ended(t *testing.T, e *embedded, p *player) Report {
 	r := p.report(time.Second, p.o.Transport)
 	r.addServer(figures, err)
 	return r
+}
+
+// TestReplayThroughRealServers: behind memory a Valkey, an S3 store, and both behind a disk that is
+// too small. What one replay has put the next one finds.
+func TestReplayThroughRealServers(t *testing.T) {
+	redis, bucket := testserver.Redis(t), testserver.S3(t, nil)
+	valkeyAt := fmt.Sprintf(`{"type":"valkey","addresses":[%q]}`, redis.Addr)
+	s3At := fmt.Sprintf(`{"type":"s3","endpoint":%q,"bucket":%q,"access_key":%q,"secret_key":%q}`,
+		bucket.Endpoint, bucket.Bucket, bucket.AccessKey, bucket.SecretKey)
+	disk := filepath.Join(t.TempDir(), "disk")
+	for _, c := range []struct {
+		name  string
+		tiers []string
+		last  string // which the second replay must load from
+	}{
+		{"valkey", []string{valkeyAt}, "valkey"},
+		{"s3", []string{s3At}, "s3"},
+		{"disk, valkey, s3", []string{disk, valkeyAt, s3At}, "valkey"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := smallOptions(SHM, 2)
+			o.Embedded.PoolBytes = 2 << 20
+			var err error
+			if o.Embedded.Tiers, _, err = ParseTiers(c.tiers, int64(len(c.tiers)/2)<<20); err != nil {
+				t.Fatal(err)
+			}
+			o.Seed = uint64(len(c.tiers)) // the bytes of its own
+			play(t, chats(30), o)
+			r := play(t, chats(30), o)
+			for _, tier := range r.Tiers {
+				if tier.PutsFailed > 0 || tier.Name == c.last && tier.Loaded == 0 {
+					t.Errorf("%+v", tier)
+				}
+			}
+		})
+	}
 }
 
 // TestTemporaryDiskIsGone: with the pool and the folder.
