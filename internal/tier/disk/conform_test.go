@@ -15,17 +15,17 @@ import (
 
 // TestConformance holds the store to the contract, on ext4 and tmpfs, with O_DIRECT and without.
 func TestConformance(t *testing.T) {
-	t.Run("ext4", func(t *testing.T) { conform.Run(t, subject(tempDirOf, true, Options{})) })
+	t.Run("ext4", func(t *testing.T) { conform.Run(t, subject(tempDirOf, Options{})) })
 	t.Run("ext4-cached-full-sync", func(t *testing.T) {
-		conform.Run(t, subject(tempDirOf, true, Options{Direct: DirectOff, Sync: SyncFull}))
+		conform.Run(t, subject(tempDirOf, Options{Direct: DirectOff, Sync: SyncFull}))
 	})
-	t.Run("tmpfs", func(t *testing.T) { conform.Run(t, subject(onShm, false, Options{QueueDepth: 2, Sync: SyncNone})) })
+	t.Run("tmpfs", func(t *testing.T) { conform.Run(t, subject(onShm, Options{QueueDepth: 2, Sync: SyncNone})) })
 }
 
 func tempDirOf(t testing.TB) string { return t.TempDir() }
 
-func subject(dir func(testing.TB) string, light bool, o Options) conform.Subject {
-	return conform.Subject{Light: light, Open: func(t testing.TB) conform.Opened {
+func subject(dir func(testing.TB) string, o Options) conform.Subject {
+	return conform.Subject{Light: true, Open: func(t testing.TB) conform.Opened {
 		o := o
 		o.Path, o.LimitBytes, o.Log = dir(t), 1<<30, slog.New(slog.DiscardHandler)
 		f := new(faults)

@@ -85,6 +85,12 @@ func (fs *crashFS) crash(random *rand.Rand) *crashFS {
 		}
 		after.names[name], after.durable[name] = contents[n], contents[n]
 	}
+	for name := range after.names {
+		if after.missing(name) { // its directory did not survive
+			delete(after.names, name)
+			delete(after.durable, name)
+		}
+	}
 	return after
 }
 
@@ -161,11 +167,30 @@ func (fs *crashFS) rename(from, to string) error {
 		return err
 	}
 	n := fs.names[from]
-	if n == nil {
+	if n == nil || fs.missing(to) {
 		return unix.ENOENT
 	}
 	fs.set(from, nil)
 	fs.set(to, n)
+	return nil
+}
+
+// missing reports whether the directory that a name is in is not there.
+func (fs *crashFS) missing(name string) bool {
+	dir := path.Dir(name)
+	return dir != tempDir && dir != objectsDir && fs.names[dir] == nil
+}
+
+func (fs *crashFS) mkdir(name string) error {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if err := fs.step(); err != nil {
+		return err
+	}
+	if fs.names[name] != nil {
+		return unix.EEXIST
+	}
+	fs.set(name, new(node))
 	return nil
 }
 

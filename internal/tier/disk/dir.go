@@ -149,15 +149,10 @@ func (d *directory) format() error {
 	if err := errors.Join(mkdir(tempDir), mkdir(objectsDir)); err != nil {
 		return err
 	}
-	for i := range folders {
-		if err := mkdir(folder(byte(i))); err != nil {
-			return err
-		}
-	}
 	if !made {
 		return nil
 	}
-	return errors.Join(syncPath(filepath.Join(d.path, objectsDir)), syncPath(d.path), syncPath(filepath.Dir(d.path)))
+	return errors.Join(syncPath(d.path), syncPath(filepath.Dir(d.path)))
 }
 
 // writeFormat makes FORMAT appear complete and durable, before anything that it describes.

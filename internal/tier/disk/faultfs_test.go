@@ -140,6 +140,13 @@ func (fs faultFS) remove(name string) error {
 	return err
 }
 
+func (fs faultFS) mkdir(name string) error {
+	if err := fs.pass("mkdir", name, 0); err != nil {
+		return err
+	}
+	return fs.fileSystem.mkdir(name)
+}
+
 func (fs faultFS) syncDir(name string) error {
 	if err := fs.pass("syncDir", name, 0); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // TestFailureOfEveryOperation: whatever fails in a put, the object is not there, nothing of it
 // stays on the disk, the error is one that passes, and a later put succeeds.
 func TestFailureOfEveryOperation(t *testing.T) {
-	for _, failing := range []string{"create", "allocate", "write", "sync", "rename", "syncDir", "create remove", "write remove", "rename remove", "syncDir remove"} {
+	for _, failing := range []string{"create", "mkdir", "allocate", "write", "sync", "rename", "syncDir", "create remove", "write remove", "rename remove", "syncDir remove"} {
 		t.Run(failing, func(t *testing.T) {
 			f, now, dir := new(faults), newClock(), t.TempDir()
 			s := withFaults(t, Options{Path: dir, Sync: SyncFull, Now: now.now, LimitBytes: 1 << 20}, f)

@@ -15,6 +15,7 @@ type fileSystem interface {
 	// rename gives a file its name, in place of what had it.
 	rename(from, to string) error
 	remove(name string) error
+	mkdir(name string) error
 	// syncDir makes the names in a directory durable.
 	syncDir(name string) error
 	// list calls f with the name of everything in a directory, in any order.

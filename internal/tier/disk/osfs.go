@@ -71,6 +71,8 @@ func (fs *osFS) rename(from, to string) error { return unix.Renameat(fs.dir, fro
 
 func (fs *osFS) remove(name string) error { return unix.Unlinkat(fs.dir, name, 0) }
 
+func (fs *osFS) mkdir(name string) error { return unix.Mkdirat(fs.dir, name, 0o700) }
+
 func (fs *osFS) syncDir(name string) error {
 	fd, err := unix.Openat(fs.dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -171,6 +171,9 @@ func (s *Store) writeFile(ctx context.Context, obj *tier.Object, sc *scratch, co
 	err = errors.Join(err, f.close())
 	name := objectPath(obj.Key, int64(len(obj.Mem)))
 	if err == nil {
+		err = s.made.ensure(s.fs, obj.Key.Chunk[0])
+	}
+	if err == nil {
 		killpoint.Hit(killpoint.DiskBeforeRename)
 		if err = s.fs.rename(temp, name); err == nil && s.o.Sync == SyncFull {
 			if err = s.fs.syncDir(folder(obj.Key.Chunk[0])); err != nil {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -31,8 +32,7 @@ func (s *Store) scan(began time.Time) {
 	p := &progress{s: s, began: began, said: began}
 	killpoint.Hit(killpoint.DiskBeforeScan)
 	s.clearTemps()
-	s.lookAround()
-	s.scanNames(p)
+	s.scanNames(p, s.lookAround())
 	select {
 	case <-s.closing:
 		return
@@ -97,8 +97,9 @@ func (s *Store) clearTemps() {
 	})
 }
 
-// lookAround counts what is in places where nothing of a store is.
-func (s *Store) lookAround() {
+// lookAround returns the directories of objects that there are, by their number, and counts
+// what is in places where nothing of a store is.
+func (s *Store) lookAround() (there []byte) {
 	s.listOrLog(".", func(name string) {
 		switch name {
 		case objectsDir, tempDir, formatFile, lockFile, "lost+found":
@@ -106,15 +107,15 @@ func (s *Store) lookAround() {
 			s.count(func(st *Stats) { st.Foreign++ })
 		}
 	})
-	known := make(map[string]bool, folders)
-	for i := range folders {
-		known[folder(byte(i))[len(objectsDir)+1:]] = true
-	}
 	s.listOrLog(objectsDir, func(name string) {
-		if !known[name] {
+		n, err := hex.DecodeString(name)
+		if err != nil || len(n) != 1 || folder(n[0]) != objectsDir+"/"+name {
 			s.count(func(st *Stats) { st.Foreign++ })
+			return
 		}
+		there = append(there, n[0])
 	})
+	return there
 }
 
 func (s *Store) count(f func(*Stats)) {
@@ -130,19 +131,22 @@ func (s *Store) listOrLog(name string, f func(name string)) {
 	}
 }
 
-func (s *Store) scanNames(p *progress) {
+func (s *Store) scanNames(p *progress, there []byte) {
+	s.mu.Lock()
+	s.listed = [2]int{0, len(there)}
+	s.mu.Unlock()
 	var g errgroup.Group
 	g.SetLimit(scanners)
-	for i := range folders {
+	for _, n := range there {
 		g.Go(func() error {
 			select {
 			case <-s.closing:
 				return nil
 			default:
 			}
-			s.listOrLog(folder(byte(i)), func(name string) { s.found(byte(i), name) })
+			s.listOrLog(folder(n), func(name string) { s.found(n, name) })
 			s.mu.Lock()
-			s.folders++
+			s.listed[0]++
 			s.mu.Unlock()
 			p.report()
 			return nil

@@ -34,10 +34,12 @@ func TestRestart(t *testing.T) {
 		objectPath(other.Key, 7000): "truncated",
 		objectPath(number(51), 10):  strings.Repeat("x", 8192),
 	})
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, objectPath(number(52), 10))); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, objectPath(number(53), 10)), 0o700); err != nil {
+	link := filepath.Join(dir, objectPath(number(52), 10))
+	err := errors.Join(
+		os.MkdirAll(filepath.Dir(link), 0o700), os.Symlink("/etc/passwd", link),
+		os.MkdirAll(filepath.Join(dir, objectPath(number(53), 10)), 0o700),
+	)
+	if err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, Options{Path: dir})
@@ -165,7 +167,7 @@ type gatedFS struct {
 }
 
 func (fs gatedFS) list(name string, f func(string)) error {
-	if name == "objects/80" {
+	if name != "." && name != objectsDir && name != tempDir {
 		<-fs.names
 	}
 	return fs.fileSystem.list(name, f)

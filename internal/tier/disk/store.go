@@ -117,6 +117,7 @@ type Store struct {
 	named         chan struct{} // closed when all objects on the disk are in the index
 	scanned       chan struct{} // closed when their ages are known, too
 	temps         atomic.Uint64 // number of the last temporary
+	made          folderSet
 
 	mu       sync.Mutex
 	index    *index
@@ -126,8 +127,8 @@ type Store struct {
 	stats    Stats
 	litter   []litter
 	loaded   bool
-	folders  int   // whose names are known
-	aged     int64 // objects whose last use is known
+	listed   [2]int // directories whose names are known, of how many
+	aged     int64  // objects whose last use is known
 	closed   bool
 }
 
@@ -347,8 +348,8 @@ func (s *Store) Status() tier.Status {
 	switch {
 	case s.health.err != nil:
 		st.State, st.Reason = s.health.state, s.health.err.Error()
-	case !s.loaded && s.folders < folders:
-		st.State, st.Reason = tier.StateLoading, fmt.Sprintf("%d objects found in %d of %d directories", s.index.count, s.folders, folders)
+	case !s.loaded && (s.listed[0] < s.listed[1] || s.listed[1] == 0):
+		st.State, st.Reason = tier.StateLoading, fmt.Sprintf("%d objects found in %d of %d directories", s.index.count, s.listed[0], s.listed[1])
 	case !s.loaded:
 		st.State, st.Reason = tier.StateLoading, fmt.Sprintf("the age of %d of %d objects is known", s.aged, s.index.count)
 	}
