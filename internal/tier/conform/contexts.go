@@ -146,6 +146,7 @@ func checkPutInvisibleWhileHeld(f *fixture) {
 	var errs []error
 	var violation error
 	done := f.begin(arrived, func() { errs, violation = f.put(f.bg, its...) })
+	settle()
 	select {
 	case <-done:
 		f.Fatal("Put returned before its I/O went on")

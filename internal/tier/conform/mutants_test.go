@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -242,8 +243,13 @@ var mutants = []mutant{
 	{"small batches only", "BigBatch", broken{delete: func(m *Memory, ctx context.Context, keys []tier.Key) []error {
 		return append(m.Delete(ctx, keys[:min(500, len(keys))]), tier.All(max(0, len(keys)-500), nil)...)
 	}}},
-	{"put in the background", "BigBatch", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
-		go m.Put(ctx, objs)
+	{"put in the background", "PutInvisibleWhileHeld", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
+		go func() {
+			for objs[0].Mem[0] != poison { // until the caller has its memory back
+				runtime.Gosched()
+			}
+			m.Put(ctx, objs)
+		}()
 		return make([]error, len(objs))
 	}}},
 	{"put replaces", "PutAgain", broken{put: func(m *Memory, ctx context.Context, objs []tier.Object) []error {
