@@ -120,6 +120,12 @@ ready() {
   row 'exec to first answer, pool of 16 GiB, ms' ready-ms 1 Ready '≤' 200
 }
 
+restart() {
+  measure ./internal/bench '^BenchmarkRestart$' 3x 1
+  row 'exec to first verified hit, 16 GiB and 100,000 objects, after a stop, ms' first-hit-ms 1 Restart/stopped '≤' 500
+  row 'the same, after SIGKILL, ms' first-hit-ms 1 Restart/killed '≤' 500
+}
+
 resident() {
   measure ./internal/bench '^BenchmarkResident$' 1x 1
   row 'resident beside the pool after work, MiB' MiB-beside-pool 1 Resident '≤' 64
@@ -166,6 +172,7 @@ echo '| --- | --- | --- | --- | --- | --- |'
 ! want Copy || copying
 ! want Allocator || allocator
 ! want Ready || ready
+! want Restart || restart
 ! want Resident || resident
 ! want Index || index
 ! want Price || price

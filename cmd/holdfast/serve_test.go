@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -175,5 +177,74 @@ func TestStalePoolIsRemoved(t *testing.T) {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	if code := p.wait(t); code != 0 {
 		t.Errorf("exit %d: %s", code, p.stderr.String())
+	}
+}
+
+// TestServeKeepsItsPool: which ends leave the pool to the next server, which finds it.
+func TestServeKeepsItsPool(t *testing.T) {
+	name := fmt.Sprintf("serve-test-%d", os.Getpid())
+	path := "/dev/shm/lmcache_l1_pool_" + name
+	defer os.Remove(path)
+	for _, tc := range []struct {
+		end  syscall.Signal
+		args []string
+		kept bool
+	}{
+		{syscall.SIGTERM, nil, true},
+		{syscall.SIGINT, nil, false},
+		{syscall.SIGHUP, nil, false},
+		{syscall.SIGINT, []string{"--l1-keep"}, true},
+		{syscall.SIGTERM, []string{"--no-l1-keep"}, false},
+		{syscall.SIGKILL, nil, true},
+		{syscall.SIGTERM, []string{"--l1-fresh"}, true},
+	} {
+		before, existed := os.Stat(path)
+		p := startServe(t, append([]string{"--shm-name", name}, tc.args...)...)
+		after, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if adopted := existed == nil && os.SameFile(before, after); adopted != (existed == nil && !slices.Contains(tc.args, "--l1-fresh")) {
+			t.Errorf("%v %v: adopted %t", tc.end, tc.args, adopted)
+		}
+		if err := p.cmd.Process.Signal(tc.end); err != nil {
+			t.Fatal(err)
+		}
+		<-p.rest
+		_ = p.cmd.Wait()
+		if code := p.cmd.ProcessState.ExitCode(); code != 0 && tc.end != syscall.SIGKILL {
+			t.Errorf("%v %v: exit %d: %s", tc.end, tc.args, code, p.stderr.String())
+		}
+		if _, err := os.Stat(path); (err == nil) != tc.kept {
+			t.Errorf("%v %v: kept %t, want %t", tc.end, tc.args, err == nil, tc.kept)
+		}
+	}
+}
+
+// TestServeTakeOver: a second program takes the place of the first, which ends with 0.
+func TestServeTakeOver(t *testing.T) {
+	name := fmt.Sprintf("serve-test-over-%d", os.Getpid())
+	defer os.Remove("/dev/shm/lmcache_l1_pool_" + name)
+	socket := filepath.Join(t.TempDir(), "shared")
+	args := []string{"--shm-name", name, "--socket", socket}
+	first := startServe(t, args...)
+	before, err := os.Stat(first.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := startServe(t, append(args, "--take-over")...)
+	<-first.rest
+	if err := first.cmd.Wait(); err != nil {
+		t.Errorf("the first: %v: %s", err, first.stderr.String())
+	}
+	after, err := os.Stat(second.pool)
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the pool is not taken over: %v: %s", err, second.stderr.String())
+	}
+	if err := second.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := second.wait(t); code != 0 {
+		t.Errorf("exit %d: %s", code, second.stderr.String())
 	}
 }

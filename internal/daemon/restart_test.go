@@ -308,3 +308,31 @@ func TestFailedStartKeepsTheOldPool(t *testing.T) {
 	}
 	stop(t, d)
 }
+
+// TestTakeOverSaysWhatIsOpen: a server that does not end in time is not taken over, and the error
+// names what it waits for; nothing is left of the attempt.
+func TestTakeOverSaysWhatIsOpen(t *testing.T) {
+	defer func(margin time.Duration) { handoverMargin = margin }(handoverMargin)
+	handoverMargin = 200 * time.Millisecond
+	c := again(t)
+	c.Drain = 0
+	first := start(t, c, io.Discard)
+	defer stop(t, first)
+	_, w := workerOf(t, first)
+	ok, err := w.Store(t.Context(), &twoChunks, func(int, []byte) error {
+		if handoverMargin == 0 {
+			return nil // asked already
+		}
+		next := c
+		next.TakeOver = true
+		_, err := Start(t.Context(), next, "test", slog.New(slog.DiscardHandler))
+		handoverMargin = 0
+		if err == nil || !strings.Contains(err.Error(), "1 stores and 0 reads are open; instances 1") {
+			t.Errorf("error %v", err)
+		}
+		return nil
+	})
+	if !ok || err != nil {
+		t.Errorf("the open store: %t, %v", ok, err)
+	}
+}
