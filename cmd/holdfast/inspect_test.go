@@ -85,9 +85,9 @@ func TestInspect(t *testing.T) {
 		t.Fatalf("exit %d:\n%s", code, out)
 	}
 
-	flip(t, files[0], 4096+17)                    // in the object
-	flip(t, files[1], 40)                         // in the header
-	check(t, os.Truncate(files[2], 5000))         // too short
+	flip(t, files[0], 4096+17)                   // in the object
+	flip(t, files[1], 40)                        // in the header
+	check(t, os.Truncate(files[2], 5000))        // too short
 	misnamed := filepath.Join(dir, "objects/ff") // in the wrong directory
 	check(t, os.Mkdir(misnamed, 0o700))
 	check(t, os.Rename(files[3], filepath.Join(misnamed, filepath.Base(files[3]))))
