@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"slices"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 
@@ -101,6 +102,9 @@ func (x *Index) claims(a *Adoption) []claim {
 	}
 	if last > 0 && r.need(tableSlots, int64(last)*RecordBytes) != nil {
 		last = 0
+	}
+	if last != r.head[hSlots] {
+		atomic.StoreUint64(&r.head[hSlots], last)
 	}
 	x.used = max(uint32(last), 1)
 	for len(x.pages)<<pageBits < int(x.used) {
@@ -220,12 +224,14 @@ func (x *Index) inherit(c claim, a *Adoption) {
 	x.set(c.n, c.state)
 	if c.state == Settled {
 		a.Settled++
+		w := uint64(Settled) | flagSummed | rec[wState]&stampMask
 		if rec.reading() > 0 {
-			w := rec[wState] &^ readMask
 			if len(x.records.old) > 0 && !sabotage.On(sabotage.AdoptForgetsReaders) {
 				w |= 1 << readShift // one for all of them, until nobody is left
 				a.Pinned++
 			}
+		}
+		if w != rec[wState] {
 			rec.declare(w)
 		}
 		return

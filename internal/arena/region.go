@@ -150,8 +150,11 @@ func (r *Records) reach(n uint32) error {
 	if err := r.need(tableSlots, (int64(n)+1)*RecordBytes); err != nil {
 		return err
 	}
-	if uint64(n) >= r.head[hSlots] {
-		atomic.StoreUint64(&r.head[hSlots], uint64(n)+1)
+	if most := r.head[hSlots]; uint64(n) >= most {
+		for ; most <= uint64(n); most++ {
+			r.at(uint32(most)).declare(0) // it is, unless the count was false
+		}
+		atomic.StoreUint64(&r.head[hSlots], most)
 	}
 	return nil
 }
