@@ -159,6 +159,26 @@ valkey() {
   row 'get' get-x-bare 1 Valkey/64KiB
 }
 
+miss() {
+  measure ./internal/server '^BenchmarkLookupMiss$' 3000x 3
+  row 'a lookup with nothing anywhere, with a tier, × without' of-without 1 LookupMiss '≤' 1.2
+  measure ./internal/cache '^BenchmarkLookupMiss$' 300x 3
+  row "the same within the cache, without the request around it, ns" ns-with 1 LookupMiss
+  row 'without a tier, ns' ns-without 1 LookupMiss
+}
+
+moves() {
+  local size target=0.5
+  for size in 64 1024 4096; do
+    measure ./internal/bench "^BenchmarkMoves\$/^${size}KiB\$" 1x 1
+    row "write-behind of objects of $size KiB to a disk, × fio" write-behind/fio 1 "Moves/${size}KiB" '≥' $target
+    row 'prefetch from it' prefetch/fio 1 "Moves/${size}KiB" '≥' $target
+    row 'write-behind in MB/s' out-MB/s 1 "Moves/${size}KiB"
+    row 'prefetch in MB/s' in-MB/s 1 "Moves/${size}KiB"
+    target=0.85
+  done
+}
+
 # Built beforehand, not within a measurement.
 go test -run '^$' ./client ./internal/{arena,bench,cache,server,tier/valkey} >/dev/null
 printf '%s, %s processors, %s; load average %s\n\n' \
@@ -177,5 +197,7 @@ echo '| --- | --- | --- | --- | --- | --- |'
 ! want Index || index
 ! want Price || price
 ! want Valkey || valkey
+! want LookupMiss || miss
+! want Moves || moves
 printf '\n%d s, %d missed\n' "$SECONDS" "$missed"
 [ "$missed" -eq 0 ]

@@ -32,9 +32,12 @@ func BenchmarkMoves(b *testing.B) {
 			for b.Loop() {
 				for range 5 {
 					m := newMoves(b, size, 256<<20)
-					o, i := m.writeBehind(), m.prefetch()
-					outSpeed, inSpeed = append(outSpeed, o), append(inSpeed, i)
-					out, in = append(out, o/m.fio("write")), append(in, i/m.fio("randread"))
+					limit := m.fio("write")
+					o := m.writeBehind()
+					outSpeed, out = append(outSpeed, o), append(out, o/limit)
+					limit = m.fio("randread")
+					i := m.prefetch()
+					inSpeed, in = append(inSpeed, i), append(in, i/limit)
 					m.close()
 				}
 			}

@@ -44,7 +44,7 @@ func TestHammerTiers(t *testing.T) {
 					}
 					s := []*script{near, far}[rnd.IntN(2)]
 					open := s.shut([]string{"get", "put", "exists"}[rnd.IntN(3)])
-					for range rnd.IntN(20) {
+					for range rnd.IntN(8) {
 						if err := r.Check(); err != nil {
 							t.Error(err)
 						}
