@@ -64,7 +64,6 @@ type where struct {
 	more    bool      // they may
 	loading bool      // the object is already being loaded, nobody need be asked
 	key     objectKey // else, the object to ask for
-	space   kv.Digest // that its namespace is in tiers; the shell's
 }
 
 // startJob makes a job of a lookup that found l in memory, or nothing (nil). It returns nil
@@ -241,51 +240,52 @@ func (c *core) settleJob(j *job) {
 
 // extend takes whole chunks at the front on lease.
 func (c *core) extend(j *job) {
-	l, width := j.l, j.width()
-	grown := 0
-	for j.base < min(j.end, j.planned) {
-		for i := range width {
-			cl := j.cells[i]
-			if cl.kind == cellMasked {
-				continue
-			}
-			if cl.kind != cellHeld {
-				c.grown(j, grown)
-				return
-			}
-			if !serves(c.objs.at(cl.ref)) { // it was found damaged
-				j.end = j.base
-				c.grown(j, grown)
-				return
-			}
-		}
-		for _, cl := range j.cells[:width] {
-			h := hold{}
-			if cl.kind == cellHeld {
-				h = hold{ref: cl.ref, gen: cl.gen, left: j.readers}
-				l.shares += int(j.readers)
-				if j.base > l.first {
-					if before := l.holds[len(l.holds)-width]; before.left+before.reading > 0 {
-						c.adopt(cl.ref, before.ref)
-					}
-				}
-			}
-			l.holds = append(l.holds, h)
-		}
-		j.cells = j.cells[width:]
-		j.base++
-		l.count++
-		grown++
+	from := j.base
+	for j.base < min(j.end, j.planned) && c.arrived(j) {
+		c.leaseChunk(j)
 	}
-	c.grown(j, grown)
-}
-
-func (c *core) grown(j *job, chunks int) {
-	if chunks > 0 {
-		c.counters.hitChunks += uint64(chunks)
-		c.counters.tierChunks += uint64(chunks)
+	if n := uint64(j.base - from); n > 0 {
+		c.counters.hitChunks += n
+		c.counters.tierChunks += n
 		c.moves.moved = append(c.moves.moved, j)
 	}
+}
+
+// arrived reports whether everything of the first chunk with cells is in memory. One that was
+// found damaged there ends the prefix.
+func (c *core) arrived(j *job) bool {
+	for _, cl := range j.cells[:j.width()] {
+		switch {
+		case cl.kind == cellMasked:
+		case cl.kind != cellHeld:
+			return false
+		case !serves(c.objs.at(cl.ref)):
+			j.end = j.base
+			return false
+		}
+	}
+	return true
+}
+
+// leaseChunk turns the cells of the first chunk into holds; their pins are the lease's now.
+func (c *core) leaseChunk(j *job) {
+	l, width := j.l, j.width()
+	for _, cl := range j.cells[:width] {
+		if cl.kind == cellMasked {
+			l.holds = append(l.holds, hold{})
+			continue
+		}
+		if j.base > l.first {
+			if before := l.holds[len(l.holds)-width]; before.left+before.reading > 0 {
+				c.adopt(cl.ref, before.ref)
+			}
+		}
+		l.holds = append(l.holds, hold{ref: cl.ref, gen: cl.gen, left: j.readers})
+		l.shares += int(j.readers)
+	}
+	j.cells = j.cells[width:]
+	j.base++
+	l.count++
 }
 
 // trim drops the cells from the end on. What they have loaded stays in the cache.

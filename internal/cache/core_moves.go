@@ -124,7 +124,7 @@ func (c *core) tierCleared(t int, n uint64) bool {
 	return s.cleared == s.clears
 }
 
-// endRead of the cache's own: it no longer reads the object's memory.
+// endCheck ends a reading of an object's memory by the cache itself, or by a tier for it.
 func (c *core) endCheck(r ref, o *object) {
 	o.checks--
 	if o.checks == 0 && o.state == condemned {

@@ -1,6 +1,10 @@
 package cache
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
+)
 
 // Lookup is one request's question for the longest prefix that every rank and group has.
 type Lookup struct {
@@ -23,14 +27,15 @@ type Lookup struct {
 // more are forgotten first, and when every one holds something, a new one finds nothing.
 func (c *Cache) Lookup(l Lookup) int {
 	now := c.now()
-	found, n, next := c.lookup(l, now)
-	if next.more && (next.loading || c.mayHave(tierKey(next.key, next.space))) {
-		c.startJob(l, found, now)
+	held, n, next, key := c.lookup(l, now)
+	if next.more && (next.loading || c.mayHave(key)) {
+		c.startJob(l, held, now)
 	}
 	return n
 }
 
-func (c *Cache) lookup(q Lookup, now time.Time) (l *lookup, n int, next where) {
+// lookup returns the lease and its chunks, and what to ask tiers for.
+func (c *Cache) lookup(q Lookup, now time.Time) (l *lookup, n int, next where, key tier.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer c.move()
@@ -38,9 +43,9 @@ func (c *Cache) lookup(q Lookup, now time.Time) (l *lookup, n int, next where) {
 		n = l.count
 	}
 	if next.more {
-		next.space = c.spaces.of[q.NS]
+		key = tierKey(next.key, c.spaces.of[q.NS])
 	}
-	return l, n, next
+	return l, n, next, key
 }
 
 // Answer gives the request's answer, the chunks that are leased, exactly once, to the owner of
