@@ -54,9 +54,7 @@ func (s *Server) find(peer cache.OldPeer) (p *proc, ended bool) {
 		handle.Close()
 		return nil, err == nil || errors.Is(err, process.ErrGone)
 	}
-	p = s.watchProcess(handle, start)
-	p.maps.Store(true) // it had the pool mapped, or its process would not be on record
-	return p, false
+	return s.watchProcess(handle, start), false
 }
 
 // OldPeerRow is a client of an earlier server that may still touch memory.

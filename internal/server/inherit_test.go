@@ -154,10 +154,10 @@ func TestPeerFollowsWhatIsKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect("registered", unseen)
+	expect("registered", seen) // it has been given no slots that another could be touching
 	p.maps.Store(true)
 	r.relay(7, false)
-	expect("it has the pool mapped", seen)
+	expect("it has the pool mapped")
 	r.use(7, 1, p, now)
 	expect("nothing new")
 	r.relay(7, true)

@@ -180,15 +180,15 @@ func (r *registry) revive(in *instance) {
 	}
 }
 
-// peer is what the next server is to know of the instance's holder. A process of which nobody
-// has seen yet that it has the pool mapped may be a proxy: its end would prove nothing. Nor does
-// the word of an instance that two clients use.
+// peer is what the next server is to know of the instance's holder. The end of a proxy would
+// prove nothing; a process is known to be none before it is given its first slot, and has nothing
+// to touch until then. Nor does the word of an instance that two clients use prove anything.
 func (in *instance) peer() cache.Peer {
 	if in.contested {
 		return cache.Peer{}
 	}
 	p := cache.Peer{Instance: in.id, HasInstance: true}
-	if in.proc != nil && in.proc.start != 0 && in.proc.maps.Load() && !in.relayed {
+	if in.proc != nil && in.proc.start != 0 && !in.relayed {
 		p.PID, p.Start = in.proc.pid, in.proc.start
 	}
 	return p
