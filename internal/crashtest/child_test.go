@@ -1,4 +1,4 @@
-//go:build killpoint || sabotage
+//go:build killpoint
 
 package crashtest
 

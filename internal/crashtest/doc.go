@@ -10,7 +10,13 @@
 //     as they are gone; in the end nothing is reserved, leased, quarantined or counted wrongly;
 //   - no file is left in /dev/shm, of the disk tier or of the socket.
 //
-// Every point must be reached. Variables choose more:
+// Every point must be reached. The tests have the build tag killpoint, and run alone, because a
+// server that starts removes the pools that killed ones of other names have left:
+//
+//	go test -v -tags killpoint ./internal/crashtest
+//	go test -v -tags killpoint,sabotage ./internal/crashtest
+//
+// Variables choose more:
 //
 //	HOLDFAST_CRASH_ROUNDS=500   kills; the default is a short run
 //	HOLDFAST_CRASH_SEED=1       replays the same sequence of kills; each run prints its seed

@@ -1,4 +1,4 @@
-//go:build killpoint || sabotage
+//go:build killpoint
 
 package crashtest
 
@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -229,7 +230,7 @@ func (e *engine) fail(err error) bool {
 	defer e.mu.Unlock()
 	switch {
 	case errors.Is(err, errMoved), errors.Is(err, client.ErrDisconnected), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist),
-		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, context.Canceled),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, context.Canceled),
 		errors.Is(err, client.ErrRefused) && strings.Contains(err.Error(), "shutting down"):
 		e.state.Failures++
 		return true

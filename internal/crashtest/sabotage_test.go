@@ -1,4 +1,4 @@
-//go:build sabotage
+//go:build killpoint && sabotage
 
 package crashtest
 
