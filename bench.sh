@@ -133,7 +133,7 @@ resident() {
 
 index() {
   measure ./internal/cache '^BenchmarkIndexBytesPerChunk$' 1x 1
-  row 'index at 1 Mi chunks in long prompts, B a chunk' B/chunk 1 IndexBytesPerChunk/prompts '≤' 400
+  row 'index at 1 Mi chunks in long prompts, with records, B a chunk' B/chunk 1 IndexBytesPerChunk/prompts '≤' 400
   row 'the same, every chunk on its own, B a chunk' B/chunk 1 IndexBytesPerChunk/singles '≤' 400
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/kv"
@@ -21,11 +22,22 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.steps", "120"); err != nil {
 		panic(err)
 	}
-	// Of runs that ended in a panic or a kill.
-	if _, err := arena.RemoveStale("", "holdfast-test-"); err != nil {
+	removeLeftovers()
+	goleak.VerifyTestMain(m)
+}
+
+// removeLeftovers removes the pools of test runs that ended in a panic or a kill. A pool of a run
+// that goes on may be without its lock for a moment.
+func removeLeftovers() {
+	found, err := arena.Find("", "holdfast-test-")
+	if err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m)
+	for _, f := range found {
+		if unix.Kill(f.PID, 0) == unix.ESRCH {
+			_ = os.Remove("/dev/shm/" + f.Name)
+		}
+	}
 }
 
 // rig is a cache over a small pool of private memory, with a clock that the test moves.

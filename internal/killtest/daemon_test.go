@@ -167,7 +167,7 @@ func TestServerIsKilledAndAdopted(t *testing.T) {
 	crew := startCrew(t, "/dev/shm", l.endpoint)
 	random := rand.New(rand.NewPCG(1, 7))
 	inherited := 0
-	for range 12 {
+	for range 8 {
 		crew.work(t)
 		<-time.After(time.Duration(random.Int64N(int64(20 * time.Millisecond))))
 		l.now.kill()
@@ -256,8 +256,8 @@ func outlive(t *testing.T, l *lives) (left survivor) {
 	l.now.kill()
 	l.next(t, false)
 	hammers := []*child{client(3), client(4), client(5)}
-	left.wrong = pounding(t, hammers, 60)()
-	wait := pounding(t, hammers, 60)
+	left.wrong = pounding(t, hammers, 40)()
+	wait := pounding(t, hammers, 40)
 	writer.signal(syscall.SIGCONT)
 	writer.want("write", "written")
 	left.wrong += wait()
