@@ -62,6 +62,9 @@ func (c *core) checkObjects() error {
 	if err != nil {
 		return err
 	}
+	if c.objs.used > 0 && *c.objs.at(0) != (object{}) {
+		return fmt.Errorf("record 0, which is no object, is used: %+v", *c.objs.at(0))
+	}
 	stats := c.ix.Stats()
 	free := 0
 	for r := c.objs.free; r != 0; r = c.objs.at(r).next {

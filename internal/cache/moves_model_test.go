@@ -79,6 +79,8 @@ func TestMovesModel(t *testing.T) {
 			"evict":        m.evictStep,
 			"evict more":   m.evictStep,
 			"load more":    m.loadStep,
+			"fetch":        m.fetchStep,
+			"fetch more":   m.fetchStep,
 		})
 		m.finish()
 	})
@@ -349,6 +351,17 @@ func (m *movesModel) loadStep(t *rapid.T) {
 	}
 	m.mine(t, placed)
 	m.loads = append(m.loads, ld)
+}
+
+// fetchStep asks for something that memory may not have, and begins what that takes.
+func (m *movesModel) fetchStep(t *rapid.T) {
+	m.evictStep(t)
+	m.lookupStep(t)
+	for range rapid.IntRange(1, 3).Draw(t, "rounds") {
+		m.planStep(t)
+		m.probedStep(t)
+	}
+	m.loadStep(t)
 }
 
 // writeStep is a store that writes to the memory of a load, abandoned or not.

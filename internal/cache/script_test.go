@@ -27,7 +27,8 @@ type script struct {
 	fail   map[string]error         // by call
 	lies   map[tier.Key]bool        // shown until somebody finds that it is not there
 	calls  map[string]int
-	asked  int // keys of exists
+	asked  int                   // keys of exists
+	delay  map[int]time.Duration // of the n-th get, after its gate
 	kind   tier.State
 	failed error
 }
@@ -68,7 +69,12 @@ func (s *script) pass(ctx context.Context, call string) error {
 	s.mu.Lock()
 	s.calls[call]++
 	gate, deaf, err := s.gates[call], s.deaf, s.fail[call]
+	var delay time.Duration
+	if call == "get" {
+		delay = s.delay[s.calls[call]]
+	}
 	s.mu.Unlock()
+	time.Sleep(delay) // tests that want one run in a bubble
 	if gate != nil && deaf {
 		<-gate
 	} else if gate != nil {

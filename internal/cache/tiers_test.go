@@ -147,6 +147,64 @@ func TestLateLoadKeepsItsMemory(t *testing.T) {
 	})
 }
 
+// A load has its own deadline: that others bring something meanwhile does not put it off.
+func TestLateLoadAmongOthers(t *testing.T) {
+	one(t, func(r *rig, s *script) {
+		w, rg := r.NewHolder("w"), r.rng(prompt('a', 20), 0)
+		r.store(w, 0, rg)
+		r.flush()
+		r.drown(w, "xyz")
+		s.with(func() {
+			s.delay = map[int]time.Duration{s.calls["get"] + 1: 900 * time.Millisecond, s.calls["get"] + 2: 1500 * time.Millisecond}
+		})
+		start := time.Now()
+		r.ask(w, "q", rg)
+		n := r.await(w, "q")
+		if took := time.Since(start); took != time.Second || n == 0 || n == 20 {
+			t.Errorf("%d chunks after %v", n, took)
+		}
+		r.check()
+		time.Sleep(time.Second)
+		r.want("quarantined", r.Stats().Arena.QuarantinedSlots, 0)
+	})
+}
+
+// What a client is writing is not loaded over it, whenever it began; its lookup ends there.
+func TestStoreAndLoadOfOneObject(t *testing.T) {
+	for name, before := range map[string]bool{"store first": true, "lookup first": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript()
+				r := tiered(t, []tier.Store{s})
+				t.Cleanup(s.openAll)
+				w, rg := r.NewHolder("w"), r.rng("abcd", 0)
+				r.store(w, 0, rg)
+				r.flush()
+				r.drown(w, "xyz")
+				open := s.shut("exists")
+				begin := func() {
+					if n := len(r.prepare(w, 0, r.rng("ab", 1))); n != 1 {
+						t.Errorf("%d slots for the second chunk", n)
+					}
+				}
+				if before {
+					begin()
+				}
+				r.ask(w, "q", rg)
+				synctest.Wait()
+				if !before {
+					begin()
+				}
+				r.check()
+				open()
+				r.want("answer", r.await(w, "q"), 1)
+				r.check()
+				r.want("commit", r.Commit(w, 0, r.rng("ab", 1)), true)
+			})
+		})
+	}
+}
+
 // Everything that ends a request ends its loads: nobody waits for them, and their memory is
 // free when they have returned.
 func TestCancelledLookup(t *testing.T) {
