@@ -38,7 +38,8 @@ const (
 // full: then the holder must not be let near memory, because the next server would not wait
 // for it.
 func (r *Records) List(p Peer) bool {
-	if len(r.spare) == 0 {
+	// The last entry is for changes, which need one beside the old.
+	if _, known := r.listed[p.Holder]; len(r.spare) == 0 || !known && len(r.spare) == 1 {
 		return false
 	}
 	n := r.spare[len(r.spare)-1]

@@ -242,13 +242,16 @@ func TestPeers(t *testing.T) {
 	if got := next.Old(); !slices.Equal(got, []Peer{a, b}) {
 		t.Errorf("found %+v", got)
 	}
-	for h := Holder(10); h < 10+6; h++ {
+	for h := Holder(10); h < 10+5; h++ {
 		if !next.List(Peer{Holder: h}) {
 			t.Fatal("no room for holder", h)
 		}
 	}
 	if next.List(Peer{Holder: 20}) {
 		t.Error("more peers than there is room for")
+	}
+	if !next.List(Peer{Holder: 10, PID: 1}) || !next.List(Peer{Holder: 11, PID: 1}) {
+		t.Error("no room for a change")
 	}
 	a.PID, a.Start = 0, 0
 	for _, p := range reborn(words, 4096, 64, true).Old() {

@@ -32,7 +32,7 @@ func BenchmarkRestart(b *testing.B) {
 	p := serve(b, args...)
 	fillPool(b, p)
 	p.quietWithin(2 * time.Minute) // there are 16 GiB
-	all := b // whose end is the servers' end
+	all := b                       // whose end is the servers' end
 	for _, how := range []string{"stopped", "killed"} {
 		b.Run(how, func(b *testing.B) {
 			var first, ready []time.Duration

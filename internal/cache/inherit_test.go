@@ -300,7 +300,7 @@ func TestForgedRecords(t *testing.T) {
 func TestHoldersBeyondTheRecords(t *testing.T) {
 	r := newRig(t)
 	var last Holder
-	for range 1 << 14 {
+	for range 1<<14 - 1 {
 		last = r.NewHolder("h")
 	}
 	h := r.NewHolder("one too many")
