@@ -70,6 +70,10 @@ func (w *world) planFor(point killpoint.Point, first bool) plan {
 func (w *world) play(point killpoint.Point, first bool) {
 	w.t.Helper()
 	p := w.planFor(point, first)
+	room := max(w.poolBytes, w.diskBytes/3)
+	if w.keeps != nowhere && int64(w.low+w.prompts-w.cleaned)*promptBytes > room/2 {
+		w.cleared()
+	}
 	switch {
 	case point == killpoint.TakeOverBeforeBind, point == killpoint.TakeOverBeforePool,
 		point == "" && w.keeps != nowhere && w.random.IntN(20) == 0:

@@ -270,6 +270,7 @@ func (w *world) cleared() {
 		w.t.Fatal("the server has ended")
 	}
 	w.forget()
+	w.cleaned = w.low
 	w.tell("resume")
 	w.end(l, &p)
 }

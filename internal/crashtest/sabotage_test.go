@@ -23,9 +23,9 @@ func TestSabotageIsNoticed(t *testing.T) {
 		rounds int // at most, until it is noticed
 		play   func(w *world)
 	}{
-		{sabotage.AdoptUnverified, "disk", 10, func(w *world) { w.round(plan{early: flip}) }},
-		{sabotage.AdoptFreesReserved, "full", 10, func(w *world) { w.round(plan{victim: "writer outlives"}) }},
-		{sabotage.AdoptForgetsReaders, "full", 20, func(w *world) { w.round(plan{victim: "reader outlives"}) }},
+		{sabotage.AdoptUnverified, "disk", 30, func(w *world) { w.round(plan{early: flip}) }},
+		{sabotage.AdoptFreesReserved, "full", 60, func(w *world) { w.round(plan{victim: "writer outlives"}) }},
+		{sabotage.AdoptForgetsReaders, "full", 60, func(w *world) { w.round(plan{victim: "reader outlives"}) }},
 		{sabotage.RecordNotCleared, "memory", 5, func(w *world) { w.cleared() }},
 	} {
 		t.Run(tc.remove.String(), func(t *testing.T) {
