@@ -4,6 +4,7 @@
 #
 #   ./test.sh                     from a fresh clone; needs Go and git, on Debian or alike
 #   HOLDFAST_TRACE=FILE ./test.sh the trace to replay (Mooncake format)
+#   HOLDFAST_CRASH_ROUNDS=N, HOLDFAST_CRASH_SEED=N: how often servers are killed, and when
 #
 # Nothing is skipped: where a real peer (libzmq through Python, a Redis, an S3 server), fio or
 # a C compiler (for the race detector) is missing, it is installed if that is allowed, and
@@ -111,15 +112,28 @@ vet() {
   go vet ./...
   go vet -tags sabotage ./...
   go vet -tags invariants ./...
+  go vet -tags killpoint ./...
+  go vet -tags killpoint,sabotage ./internal/crashtest
 }
 
-lint() { go tool staticcheck ./...; }
+lint() {
+  go tool staticcheck ./...
+  go tool staticcheck -tags killpoint ./internal/crashtest
+}
 
 # --- tests ------------------------------------------------------------------------------
 
 race() { CGO_ENABLED=1 go test -race -timeout 300s ./...; }
 sabotage() { go test -tags sabotage -timeout 300s ./...; }
 invariants() { go test -tags invariants -timeout 300s ./...; }
+
+# Real servers are killed at every point and at random moments, while engines work. Nothing
+# else that starts servers runs meanwhile: a server that starts clears away dead ones' pools.
+crashes() {
+  local rounds=${HOLDFAST_CRASH_ROUNDS:-500}
+  HOLDFAST_CRASH_ROUNDS=$rounds go test -v -count=1 -timeout "$((300 + rounds))s" -tags killpoint ./internal/crashtest
+  go test -count=1 -timeout 300s -tags killpoint,sabotage ./internal/crashtest
+}
 
 # Every fuzz target, a few seconds each and about a minute and a half together.
 fuzz() {
@@ -207,6 +221,7 @@ step "staticcheck" lint
 step "tests with the race detector" race
 step "tests that remove each safety" sabotage
 step "tests with invariants" invariants
+step "crashes" crashes
 step "fuzz" fuzz
 step "replay" replay
 step "demo" demo
