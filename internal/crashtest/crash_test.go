@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,11 @@ var often = map[killpoint.Point]int{
 	killpoint.DiskBeforeRename: 40, killpoint.DiskBeforeUnlink: 20, killpoint.PrefetchAfterAbandon: 4,
 }
 
+var adoptions = []killpoint.Point{killpoint.AdoptBeforeHeader, killpoint.AdoptMidway, killpoint.AdoptBeforeServe, killpoint.AdoptBeforeTrust}
+
+// kinds of clients that are killed, or outlive their server.
+var kinds = []string{"writer dies", "reader dies", "writer outlives", "reader outlives"}
+
 // planFor is a round that leads to a point, "" for a random moment.
 func (w *world) planFor(point killpoint.Point, first bool) plan {
 	p := plan{point: point, time: 1}
@@ -35,7 +41,8 @@ func (w *world) planFor(point killpoint.Point, first bool) plan {
 	}
 	p.checkpoint = w.random.IntN(2) == 0
 	if w.random.IntN(5) == 0 {
-		p.victim = []string{"writer dies", "reader dies", "writer outlives", "reader outlives"}[w.random.IntN(4)]
+		p.victim = kinds[w.tally.Victims%len(kinds)]
+		w.tally.Victims++
 	}
 	if w.keeps == nowhere && w.random.IntN(2) == 0 || point == killpoint.PrefetchAfterAbandon {
 		p.flags = []string{"--l2-prefetch-load-timeout", "0.001"}
@@ -69,6 +76,9 @@ func (w *world) planFor(point killpoint.Point, first bool) plan {
 // play is one round of the schedule.
 func (w *world) play(point killpoint.Point, first bool) {
 	w.t.Helper()
+	if point == killpoint.SpaceBeforeSwitch && w.hits[point] > 1 {
+		point = "" // half a million names take their time
+	}
 	p := w.planFor(point, first)
 	room := max(w.poolBytes, w.diskBytes/3)
 	if w.keeps != nowhere && int64(w.low+w.prompts-w.cleaned)*promptBytes > room/2 {
@@ -80,8 +90,13 @@ func (w *world) play(point killpoint.Point, first bool) {
 		w.takeOver(p)
 	case point == "" && w.keeps != nowhere && w.random.IntN(20) == 0:
 		w.cleared()
+	case point == "" && w.random.IntN(6) == 0:
+		w.hasty()
 	default:
 		w.round(p)
+		if strings.HasPrefix(string(point), "adopt.") { // the next one adopts, too
+			w.round(w.planFor(adoptions[w.random.IntN(len(adoptions))], false))
+		}
 		if point == killpoint.SpaceBeforeSwitch { // done without a kill, the next starts read a short table
 			w.round(plan{lead: leadSalt})
 		}
@@ -137,9 +152,9 @@ func (w *world) run(rounds int) {
 		}
 	}
 	took := time.Since(began)
-	w.t.Logf("%s: %d kills in %.1f s (%.0f ms each), %d at points; %d trips, %d objects stored, %d loaded and compared, %d cut; %d promises, %d called in; %d reads refused",
+	w.t.Logf("%s: %d kills in %.1f s (%.0f ms each), %d at points; %d trips, %d objects stored, %d loaded and compared, %d cut; %d promises, %d called in; %d clients killed; %d reads refused",
 		w.name, w.tally.Rounds, took.Seconds(), float64(took.Milliseconds())/float64(w.tally.Rounds), w.tally.AtPoint, w.tally.Trips, w.tally.Stores,
-		w.tally.Loads, w.tally.Failures, w.tally.Safe, w.tally.Checks, w.tally.Refused)
+		w.tally.Loads, w.tally.Failures, w.tally.Safe, w.tally.Checks, w.tally.Victims, w.tally.Refused)
 }
 
 func (w *world) allReached() bool {

@@ -61,6 +61,15 @@ func (w *world) round(p plan) {
 	w.end(l, &p)
 }
 
+// hasty is a round in which the server is killed while it starts.
+func (w *world) hasty() {
+	w.t.Helper()
+	w.rounds++
+	l := w.launch("")
+	w.after(l, 30*time.Millisecond)
+	w.end(l, &plan{})
+}
+
 // live lets the engines and victims work; false says that the server has ended.
 func (w *world) live(l *life, p *plan) bool {
 	w.t.Helper()

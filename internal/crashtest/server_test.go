@@ -48,6 +48,7 @@ type life struct {
 	arm     string // point:time
 	admin   string // its admin HTTP, "" if it did not become ready
 	boot    string
+	ready   chan string // gets admin, and is closed
 	printed sync.WaitGroup
 	exited  chan struct{} // closed when it has ended
 }
@@ -57,11 +58,26 @@ var adminLine = regexp.MustCompile(`^ *admin *http://([^/]*)/`)
 // start starts a server and waits until it serves or has ended.
 func (w *world) start(arm string, flags ...string) *life {
 	w.t.Helper()
+	l := w.launch(arm, flags...)
+	select {
+	case l.admin = <-l.ready:
+	case <-time.After(patience):
+		w.t.Fatalf("the server is not ready after %v", patience)
+	}
+	if l.admin == "" {
+		<-l.exited
+	}
+	return l
+}
+
+// launch starts a server.
+func (w *world) launch(arm string, flags ...string) *life {
+	w.t.Helper()
 	path, err := program()
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	l := &life{arm: arm, exited: make(chan struct{})}
+	l := &life{arm: arm, ready: make(chan string, 1), exited: make(chan struct{})}
 	l.cmd = exec.Command(path, append(w.flags(), flags...)...)
 	l.cmd.Env = append(os.Environ(), killpoint.Variable+"="+arm)
 	if w.remove != "" {
@@ -76,7 +92,6 @@ func (w *world) start(arm string, flags ...string) *life {
 	if err := l.cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
-	ready := make(chan string, 1)
 	l.printed.Go(func() {
 		address := ""
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -84,10 +99,10 @@ func (w *world) start(arm string, flags ...string) *life {
 				address = m[1]
 			}
 			if strings.Contains(lines.Text(), "vLLM") {
-				ready <- address
+				l.ready <- address
 			}
 		}
-		close(ready)
+		close(l.ready)
 	})
 	go func() {
 		l.printed.Wait()
@@ -95,14 +110,6 @@ func (w *world) start(arm string, flags ...string) *life {
 		close(l.exited)
 	}()
 	w.t.Cleanup(func() { l.kill() })
-	select {
-	case l.admin = <-ready:
-	case <-time.After(patience):
-		w.t.Fatalf("the server is not ready after %v", patience)
-	}
-	if l.admin == "" {
-		<-l.exited
-	}
 	return l
 }
 
