@@ -113,6 +113,8 @@ func (c *core) checkJobs() error {
 			return fmt.Errorf("job of %q: not its lookup's", l.request)
 		case j.base != l.first+l.count || j.base > j.planned || j.planned > j.end || len(j.cells) != cells || j.base == j.end:
 			return fmt.Errorf("job of %q: %d leased to %d, planned to %d of %d, %d cells", l.request, l.count, j.base, j.planned, j.end, len(j.cells))
+		case j.next < (j.base-l.first)*j.width():
+			return fmt.Errorf("job of %q: the next load is at %d, before what it waits for, at chunk %d", l.request, j.next, j.base)
 		}
 		for i, cl := range j.cells {
 			pos := (j.base-l.first)*j.width() + i
