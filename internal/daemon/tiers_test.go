@@ -56,6 +56,7 @@ func engine(t *testing.T, d *Daemon) (*client.Client, *client.Worker) {
 func TestDiskTierOutlivesTheServer(t *testing.T) {
 	c := small(t)
 	c.SHM, c.DiskPath, c.L1Bytes = false, filepath.Join(t.TempDir(), "disk"), 8<<20
+	c.WriteQueueBytes = c.L1Bytes // nothing is left out, however slow the disk is
 	var log bytes.Buffer
 	d := start(t, c, &log)
 	_, w := engine(t, d)
@@ -71,6 +72,10 @@ func TestDiskTierOutlivesTheServer(t *testing.T) {
 	}
 
 	again := start(t, c, io.Discard)
+	// A disk is served while it is scanned, and has what was found: a listing waits for all.
+	if _, _, err := again.tiers[0].Store.List(t.Context(), "", 1); err != nil {
+		t.Fatal(err)
+	}
 	cl, w := engine(t, again)
 	for seed := range uint32(8) {
 		request := fmt.Sprint("r", seed)
