@@ -285,6 +285,7 @@ func (c *core) leaseChunk(j *job) {
 	}
 	j.cells = j.cells[width:]
 	j.base++
+	j.next = max(j.next, len(l.holds))
 	l.count++
 }
 
