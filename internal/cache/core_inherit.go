@@ -192,7 +192,7 @@ func (c *core) compares(o *object) bool {
 	if o.unverified && !sabotage.On(sabotage.AdoptUnverified) {
 		return true
 	}
-	return c.sampler.pick()
+	return c.sums.sample.has(&o.key) || c.sampler.pick()
 }
 
 // nextUnverified takes objects of the earlier server to be compared in the background, nil if

@@ -1,6 +1,9 @@
 package cache
 
 import (
+	"encoding/binary"
+	"math"
+
 	"github.com/zeebo/xxh3"
 
 	"github.com/holdfast-kv/holdfast/internal/invariant"
@@ -10,14 +13,14 @@ import (
 // sums is when checksums are taken, and what is still to be done. In VerifyAlways they are
 // taken before an object is served. In VerifySampled that holds for a sample; all others are
 // served at once and wait in a queue, because a pass over all the bytes would make a store
-// half as fast. What waits is pinned only while its checksum is being taken: what is evicted
+// half as fast. The sample is compared by every read, and of the others a share. What waits is pinned only while its checksum is being taken: what is evicted
 // before leaves the queue and never gets one. No read of an object is compared, and a change
 // of its bytes is covered by nothing, before it has its checksum.
 //
 // The queue is threaded through the objects' records, oldest first.
 type sums struct {
 	mode    VerifyMode
-	sample  sampler // of the objects that get their checksum before they are served
+	sample  sample
 	stopped bool    // nothing is queued any more
 
 	first, last ref // of the queue
@@ -35,10 +38,18 @@ type summing struct {
 }
 
 func newSums(mode VerifyMode, rate float64) sums {
-	s := sums{mode: mode, sample: newSampler(mode, rate), open: make(map[*summing]struct{})}
-	// Not the numbers that the reads' sampler draws.
-	s.sample.state ^= 0x5851f42d4c957f2d
-	return s
+	return sums{mode: mode, sample: sample{newSampler(mode, rate).below}, open: make(map[*summing]struct{})}
+}
+
+// sample is the share of the objects that get their checksum before they are served, and that
+// every read compares: what is wrong in one of them is found from the first moment on. Which
+// they are is a matter of their keys, so that it takes no memory to know.
+type sample struct {
+	below uint64 // as in sampler
+}
+
+func (s sample) has(key *objectKey) bool {
+	return s.below == math.MaxUint64 || binary.LittleEndian.Uint64(key.digest[:]) < s.below
 }
 
 // startSums returns the memory of those objects of a settling reservation whose checksums
@@ -48,8 +59,9 @@ func (c *core) startSums(res *reservation) (mem [][]byte) {
 		return nil
 	}
 	for _, p := range res.objs {
-		if c.sums.stopped || c.sums.sample.pick() {
-			_, m := c.placed(c.objs.at(p.ref))
+		o := c.objs.at(p.ref)
+		if c.sums.stopped || c.sums.sample.has(&o.key) {
+			_, m := c.placed(o)
 			res.sums, mem = append(res.sums, p.ref), append(mem, m)
 		}
 	}

@@ -27,8 +27,8 @@ type script struct {
 	fail   map[string]error         // by call
 	lies   map[tier.Key]bool        // shown until somebody finds that it is not there
 	calls  map[string]int
-	asked  int                   // keys of exists
-	delay  map[int]time.Duration // of the n-th get, after its gate
+	asked  int                        // keys of exists
+	delay  map[tier.Key]time.Duration // of a get whose first object this is
 	kind   tier.State
 	failed error
 }
@@ -69,12 +69,7 @@ func (s *script) pass(ctx context.Context, call string) error {
 	s.mu.Lock()
 	s.calls[call]++
 	gate, deaf, err := s.gates[call], s.deaf, s.fail[call]
-	var delay time.Duration
-	if call == "get" {
-		delay = s.delay[s.calls[call]]
-	}
 	s.mu.Unlock()
-	time.Sleep(delay) // tests that want one run in a bubble
 	if gate != nil && deaf {
 		<-gate
 	} else if gate != nil {
@@ -106,6 +101,10 @@ func (s *script) Put(ctx context.Context, objs []tier.Object) []error {
 
 func (s *script) Get(ctx context.Context, targets []tier.Target) []error {
 	err := s.pass(ctx, "get")
+	s.mu.Lock()
+	delay := s.delay[targets[0].Key]
+	s.mu.Unlock()
+	time.Sleep(delay) // tests that want one run in a bubble
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	errs := make([]error, len(targets))
