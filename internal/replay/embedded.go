@@ -112,7 +112,7 @@ func (e *embedded) finish(ctx context.Context) (serverFigures, error) {
 	stats := e.settle(ctx)
 	f := serverFigures{
 		Known: true, PoolBytes: e.pool.Size(), Evictions: stats.EvictedObjects, StoresFull: stats.StoresFull,
-		Ledger: e.server.Status().Ledger, Tiers: tierReports(stats.Tiers),
+		Ledger: e.server.Status().Ledger, Tiers: tierReports(stats.Tiers), LookupsLate: stats.LookupsLate,
 	}
 	sinceAll(f.Tiers, e.before)
 	err = errors.Join(err, e.cache.Check(), leftovers(stats))

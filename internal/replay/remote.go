@@ -19,6 +19,8 @@ type serverFigures struct {
 	StoresFull uint64 // the same
 	Ledger     []transfer.Row
 	Tiers      []TierReport // during the replay; nil if it does not say
+
+	LookupsLate uint64 // during the replay
 }
 
 // remote is a server that somebody else runs.
@@ -40,6 +42,7 @@ func (s *remote) finish(ctx context.Context) (serverFigures, error) {
 	f, err := s.read(ctx)
 	f.Evictions -= s.before.Evictions
 	f.StoresFull -= s.before.StoresFull
+	f.LookupsLate -= s.before.LookupsLate
 	sinceAll(f.Tiers, s.before.Tiers)
 	return f, err
 }
@@ -72,6 +75,9 @@ func (s *remote) read(ctx context.Context) (serverFigures, error) {
 			Kinds []transfer.Row `json:"kinds"`
 		} `json:"ledger"`
 		Tiers []TierReport `json:"tiers"`
+		Moves struct {
+			LookupsLate uint64 `json:"lookups_ended_late"`
+		} `json:"moves"`
 	}
 	if err := json.Unmarshal(page, &status); err != nil {
 		return serverFigures{}, fmt.Errorf("read the server's status from %s: %w", s.statusURL, err)
@@ -81,7 +87,7 @@ func (s *remote) read(ctx context.Context) (serverFigures, error) {
 	}
 	return serverFigures{
 		Known: true, PoolBytes: status.Pool.Size, Evictions: status.Cache.Evicted, StoresFull: status.Cache.Full,
-		Ledger: status.Ledger.Kinds, Tiers: status.Tiers,
+		Ledger: status.Ledger.Kinds, Tiers: status.Tiers, LookupsLate: status.Moves.LookupsLate,
 	}, nil
 }
 

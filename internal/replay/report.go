@@ -44,8 +44,12 @@ type Report struct {
 	MemoryBytes *int64       `json:"memory_bytes"`
 	Tiers       []TierReport `json:"tiers"`
 
-	Lookup   Latency `json:"lookup"`   // LOOKUP until its answer
-	Waited   Latency `json:"waited"`   // of these, those that waited for tiers
+	Lookup Latency `json:"lookup"` // LOOKUP until its answer
+	Waited Latency `json:"waited"` // of these, those that waited for tiers
+	// LookupsLate are those that ended where they were, because nothing came from tiers for
+	// too long; null where the server was not asked.
+	LookupsLate *uint64 `json:"lookups_late"`
+
 	Store    Latency `json:"store"`    // filling the bytes included
 	Retrieve Latency `json:"retrieve"` // comparing the bytes included
 
@@ -99,6 +103,7 @@ func (r *Report) addServer(f serverFigures, err error) {
 	}
 	r.PoolBytes, r.Evictions, r.StoresRefused, r.ServerLedger = &f.PoolBytes, &f.Evictions, &f.StoresFull, f.Ledger
 	r.checkBooks("server", f.Ledger, r.Server == "embedded")
+	r.LookupsLate = &f.LookupsLate
 	r.addTiers(f.Tiers)
 }
 

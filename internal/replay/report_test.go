@@ -54,7 +54,7 @@ func sample() Report {
 	}
 	r.addServer(serverFigures{Known: true, PoolBytes: 1 << 30, Evictions: 97296, StoresFull: 3, Ledger: []transfer.Row{
 		{Kind: "request", Dispatched: 23743, Succeeded: 23742},
-	}, Tiers: []TierReport{
+	}, LookupsLate: 1, Tiers: []TierReport{
 		{
 			Name: "disk", Kind: "disk", Where: "/var/cache/holdfast", State: tier.StateFull, Reason: "no space left on device",
 			Limit: 4 << 30, Bytes: 4 << 30, Objects: 8065, ObjectsBefore: 12,

@@ -61,7 +61,7 @@ func (r *Report) rows() [][2]string {
 		{"loaded", r.loadedText()},
 		{"throughput", bytesText(int64(r.BytesPerSecond)) + "/s stored and loaded"},
 		{"lookup", r.Lookup.String()},
-		{"  waiting", r.Waited.String()},
+		{"  waiting", r.waitedText()},
 		{"store", r.Store.String()},
 		{"retrieve", r.Retrieve.String()},
 		{"evictions", evictions},
@@ -99,6 +99,14 @@ func (r *Report) loadedText() string {
 		text += fmt.Sprintf(", %.1f %% %s", 100*t.Share, t.Name)
 	}
 	return text
+}
+
+// waitedText is about the lookups that waited for tiers.
+func (r *Report) waitedText() string {
+	if r.LookupsLate == nil {
+		return r.Waited.String()
+	}
+	return r.Waited.String() + some(*r.LookupsLate, "given up, nothing came in time")
 }
 
 // rows of a tier: what it is, what came from it, what went to it.

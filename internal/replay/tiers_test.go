@@ -24,7 +24,7 @@ import (
 // store. An empty path makes the disk a temporary one.
 func withDisk(path string) Options {
 	o := smallOptions(SHM, 2)
-	o.Embedded.PoolBytes = 1 << 20
+	o.Embedded.PoolBytes = 3 << 19 // a quarter of it has room for any prompt
 	o.Embedded.Tiers = []adapter.Spec{{Kind: adapter.Disk, Disk: disk.Options{Path: path, Sync: disk.SyncNone}}}
 	return o
 }
@@ -41,33 +41,49 @@ func ledgerOf(t *testing.T, rows []transfer.Row, kind string) transfer.Row {
 	return transfer.Row{}
 }
 
+// playInto plays one request after the other and lets the tiers have it all, how slow they may be.
+func playInto(t *testing.T, e *embedded, p *player, trace []workload.Request) {
+	t.Helper()
+	for i := range trace {
+		if err := p.play(context.Background(), trace[i:i+1]); err != nil {
+			t.Fatal(err)
+		}
+		if n, _ := e.cache.Flush(context.Background()); n > 0 {
+			t.Fatalf("%d objects are not on the disk", n)
+		}
+	}
+}
+
 // TestReplayThroughDisk: what memory has lost comes back from the disk, also in a later replay.
 func TestReplayThroughDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
-	first := play(t, chats(60), withDisk(path))
+	o, err := withDisk(path).withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, p := begin(t, o)
+	playInto(t, e, p, chats(60))
+	first := ended(t, e, p)
 	second := play(t, chats(60), withDisk(path))
 	for i, r := range []Report{first, second} {
 		if len(r.Tiers) != 1 {
 			t.Fatalf("replay %d: %d tiers", i, len(r.Tiers))
 		}
 		d := r.Tiers[0]
-		if d.LoadedBytes != d.Loaded*uint64(r.ChunkBytes) || d.Put == 0 || d.Left != 0 || d.LoadsFailed+d.PutsFailed+d.Missed > 0 {
+		if !r.OK() || d.LoadedBytes != d.Loaded*uint64(r.ChunkBytes) || d.Left != 0 || d.LoadsFailed+d.PutsFailed+d.Missed > 0 {
 			t.Errorf("replay %d: %+v", i, d)
-		}
-		if put := ledgerOf(t, r.ServerLedger, "put"); put.Dispatched == 0 || put.Outstanding > 0 || !put.Balanced() {
-			t.Errorf("replay %d: %+v", i, put)
 		}
 		if r.Waited.Count > r.Lookup.Count {
 			t.Errorf("replay %d: %d of %d lookups waited", i, r.Waited.Count, r.Lookup.Count)
 		}
 	}
-	// How much of the first one a disk has in time is its own matter; the second one finds it.
 	d, memory := second.Tiers[0], *second.MemoryBytes
 	if d.Loaded == 0 || d.Share <= 0 || second.Waited.Count == 0 || memory+int64(d.LoadedBytes) < second.LoadedBytes || memory >= second.LoadedBytes {
 		t.Errorf("%d bytes of memory, %d loaded, %d lookups waited, %+v", memory, second.LoadedBytes, second.Waited.Count, d)
 	}
-	if fetch := ledgerOf(t, second.ServerLedger, "fetch"); fetch.Dispatched == 0 || fetch.Outstanding > 0 || !fetch.Balanced() {
-		t.Errorf("%+v", fetch)
+	put, fetch := ledgerOf(t, first.ServerLedger, "put"), ledgerOf(t, second.ServerLedger, "fetch")
+	if put.Dispatched == 0 || fetch.Dispatched == 0 || first.Tiers[0].Put == 0 {
+		t.Errorf("%+v, %+v, %+v", put, fetch, first.Tiers[0])
 	}
 	if first.Tiers[0].ObjectsBefore != 0 || second.Tiers[0].ObjectsBefore != first.Tiers[0].Objects {
 		t.Errorf("the disk had %d objects, then %d; it was left with %d", first.Tiers[0].ObjectsBefore, second.Tiers[0].ObjectsBefore, first.Tiers[0].Objects)
@@ -85,17 +101,8 @@ func TestBestHitRateWithDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Concurrency, o.Embedded.PoolBytes = 1, 3<<19 // a quarter of it has room for any prompt
 	e, p := begin(t, o)
-	trace := chats(60)
-	for i := range trace {
-		if err := p.play(context.Background(), trace[i:i+1]); err != nil {
-			t.Fatal(err)
-		}
-		if n, _ := e.cache.Flush(context.Background()); n > 0 {
-			t.Fatalf("%d objects are not on the disk", n)
-		}
-	}
+	playInto(t, e, p, chats(60))
 	r := ended(t, e, p)
 	if d := r.Tiers[0]; d.Skipped > 0 || r.HitRate != r.BestHitRate || d.Loaded == 0 {
 		t.Errorf("hit rate %v, at best %v, %+v", r.HitRate, r.BestHitRate, d)
@@ -173,10 +180,7 @@ func playOverDamagedDisk(t *testing.T) Report {
 		t.Fatal(err)
 	}
 	e, p := begin(t, o)
-	if err := p.play(context.Background(), chats(60)); err != nil {
-		t.Fatal(err)
-	}
-	e.cache.Flush(context.Background())
+	playInto(t, e, p, chats(60))
 	damage(t, path)
 	stop := make(chan struct{})
 	var damaging sync.WaitGroup
