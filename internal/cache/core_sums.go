@@ -21,7 +21,7 @@ import (
 type sums struct {
 	mode    VerifyMode
 	sample  sample
-	stopped bool    // nothing is queued any more
+	stopped bool // nothing is queued any more
 
 	first, last ref // of the queue
 	objects     int // in the queue or in somebody's hands

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -147,6 +148,34 @@ func TestSampleIsSummedBeforeTheAnswer(t *testing.T) {
 	r.lookup(w, "q", rg)
 	r.want("read of a wrong object", r.read(a, "q", 0, rg), false)
 	r.want("mismatches", r.Stats().Mismatches, uint64(1))
+}
+
+// A wrong byte in an object of the sample is found by every read of it, whatever share of the
+// other reads is compared.
+func TestSampleIsAlwaysCompared(t *testing.T) {
+	r := newRig(t, verify(VerifySampled))
+	r.core.sums.sample.below, r.core.sampler.below = math.MaxUint64/2, 0
+	defer r.holdSums()()
+	w, a := r.NewHolder("w"), r.NewHolder("a")
+	var in int
+	for _, prompt := range "abcdefghijklmnop" {
+		rg := r.rng(string(prompt), 0)
+		r.store(w, 0, rg)
+		sampled := r.summedOf(rg) == 1
+		if sampled {
+			in++
+		}
+		r.corrupt(rg, 0, 0, 0)
+		r.lookup(w, "q", rg)
+		_, ok := r.BeginRead(a, "q", 0, rg)
+		r.want("read of a wrong object", ok, !sampled)
+		r.EndRead(a, "q", 0, rg)
+		r.EndSession("q")
+	}
+	if in < 2 || in > 14 {
+		t.Errorf("%d of 16 objects are in a sample of half", in)
+	}
+	r.want("mismatches", r.Stats().Mismatches, uint64(in))
 }
 
 // What waits for its checksum keeps no memory: it is evicted as if it had one, and leaves the
