@@ -33,7 +33,7 @@ func worlds() []settings {
 			points: slices.Concat(store, life),
 		},
 		{
-			name: "disk", poolBytes: 2 * mib, diskBytes: 256 * mib, prompts: 96, keeps: onDisk, share: 35,
+			name: "disk", poolBytes: 2 * mib, diskBytes: 96 * mib, prompts: 96, keeps: onDisk, share: 35,
 			points: slices.Concat(store, move, []killpoint.Point{
 				killpoint.DiskBeforeUnlink, killpoint.QuarantineBeforeOwner,
 				killpoint.TakeOverBeforeBind, killpoint.TakeOverBeforePool, killpoint.StopBeforeSeal, killpoint.StopBeforeRelease,
