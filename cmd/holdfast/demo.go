@@ -15,11 +15,11 @@ func demoCommand() *cobra.Command {
 		Short: "Show the cache at work: a server with a disk, generated chat traffic, every byte compared",
 		Long: `Start a server in this process with a pool that is too small for what comes and a disk behind it, play generated chat
 traffic through its socket as an engine would, and compare every byte that comes back. It takes less than a minute on two
-cores, 4 GiB of memory and up to 4 GiB of disk, all of which it gives back.`,
+cores, 4 GiB of memory and 2 GiB of disk, all of which it gives back.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd, directory) },
 	}
-	cmd.Flags().StringVar(&directory, "disk-path", "", "keep the disk's objects in `DIRECTORY`; a second demo finds them there (default: a temporary directory, removed at the end)")
+	cmd.Flags().StringVar(&directory, "disk-path", "", "keep the disk, up to 8 GiB, in `DIRECTORY`; a second demo finds there what the first one stored (default: 2 GiB in a temporary directory, removed at the end)")
 	return cmd
 }
 

@@ -26,11 +26,13 @@ const (
 	demoMinPool  = 256 << 20 // two of the longest prompts, on both ranks
 	demoDisk     = 2 << 30
 	demoMinDisk  = 512 << 20
+	demoKeptDisk = 8 << 30 // room for all that is stored, for the next demo
 )
 
 // Demo returns the trace and the options of `holdfast demo`. Where the shared-memory
 // file system is too small for a pool (a container with Docker's default of 64 MiB), the
-// bytes travel pickled instead. The disk is a temporary one unless a directory is given.
+// bytes travel pickled instead. The disk is a temporary one, which ends with the demo, unless
+// a directory is given.
 func Demo(directory string) ([]workload.Request, Options, error) {
 	limits, err := arena.ReadLimits("")
 	if err != nil {
@@ -40,7 +42,7 @@ func Demo(directory string) ([]workload.Request, Options, error) {
 	if err != nil {
 		return nil, Options{}, err
 	}
-	room := disk.Options{Path: directory, LimitBytes: demoDisk}
+	room := disk.Options{Path: directory, LimitBytes: demoKeptDisk}
 	if directory == "" {
 		// Nobody reads it after a power failure.
 		room.Sync = disk.SyncNone
