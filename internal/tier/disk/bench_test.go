@@ -30,12 +30,19 @@ func benchDir(b *testing.B) string {
 }
 
 // fio moves bytes with O_DIRECT in blocks of a size, at the store's depth, and returns the speed
-// in bytes per second.
-func fio(b *testing.B, file, rw string, block, total int) float64 {
+// in bytes per second. Like the store, it makes every write durable before the next of its turn
+// if that is asked for.
+func fio(b *testing.B, file, rw string, sync Sync, block, total int) float64 {
 	b.Helper()
-	out, err := exec.Command("fio", "--name=limit", "--filename="+file, "--rw="+rw, "--direct=1", "--ioengine=libaio",
-		"--bs="+strconv.Itoa(block), "--size="+strconv.Itoa(total), "--iodepth="+strconv.Itoa(DefaultQueueDepth),
-		"--refill_buffers=0", "--output-format=json").Output()
+	args := []string{
+		"--name=limit", "--filename=" + file, "--rw=" + rw, "--direct=1", "--ioengine=libaio",
+		"--bs=" + strconv.Itoa(block), "--size=" + strconv.Itoa(total), "--iodepth=" + strconv.Itoa(DefaultQueueDepth),
+		"--refill_buffers=0", "--output-format=json",
+	}
+	if rw == "write" && sync != SyncNone {
+		args = append(args, "--fdatasync=1")
+	}
+	out, err := exec.Command("fio", args...).Output()
 	if err != nil {
 		b.Fatalf("fio: %v\n%s", err, out)
 	}
@@ -68,7 +75,7 @@ func benchStore(b *testing.B, size int, sync Sync) {
 	n := total / size
 	dir := benchDir(b)
 	file := filepath.Join(dir, "fio")
-	fio(b, file, "write", size, total)
+	fio(b, file, "write", SyncNone, size, total)
 	measured := make(map[string][]float64)
 	for b.Loop() {
 		for round := range rounds {
@@ -83,15 +90,15 @@ func benchStore(b *testing.B, size int, sync Sync) {
 			<-s.scanned
 			first, _ := batchOf(n, size, 0)
 			second, targets := batchOf(n, size, n)
-			limit := fio(b, file, "write", size, total)
+			limit := fio(b, file, "write", sync, size, total)
 			note := func(what string, speed float64) {
 				measured[what+"/fio"] = append(measured[what+"/fio"], speed/limit)
 				measured[what+"-MB/s"] = append(measured[what+"-MB/s"], speed/1e6)
 			}
 			note("fill", speed(b, total, func() []error { return s.Put(b.Context(), first) }))
-			limit = fio(b, file, "write", size, total)
+			limit = fio(b, file, "write", sync, size, total)
 			note("put", speed(b, total, func() []error { return s.Put(b.Context(), second) }))
-			limit = fio(b, file, "randread", size, total)
+			limit = fio(b, file, "randread", sync, size, total)
 			note("get", speed(b, total, func() []error { return s.Get(b.Context(), targets) }))
 			if err := s.Close(); err != nil {
 				b.Fatal(err)

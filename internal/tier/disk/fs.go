@@ -30,8 +30,9 @@ type fileSystem interface {
 
 // file is an open file.
 type file interface {
-	// allocate takes n bytes of the disk for the file, so that there is no lack of room later. A
-	// file system that cannot is no error.
+	// allocate takes n bytes of the disk for the file, so that there is no lack of room later: for
+	// files whose writes go to the disk after they have returned. A file system that cannot is
+	// no error.
 	allocate(n int64) error
 	// write writes all of the pieces at a position, read fills all of them; the end of the file
 	// before that is io.ErrUnexpectedEOF.

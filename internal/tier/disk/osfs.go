@@ -130,6 +130,9 @@ type osFile struct {
 }
 
 func (f *osFile) allocate(n int64) error {
+	if f.direct {
+		return nil // a write takes its blocks itself, at once, and need not turn them from unwritten to written
+	}
 	_, err := again(func() (int, error) { return 0, unix.Fallocate(f.fd, 0, 0, n) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		return nil

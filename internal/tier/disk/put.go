@@ -195,16 +195,12 @@ func (s *Store) newTemp() string { return tempDir + "/" + strconv.FormatUint(s.t
 // have its name. What it takes of the
 // disk, which is more than expected in some file systems, is reserved then.
 func (s *Store) fill(ctx context.Context, f file, obj *tier.Object, sc *scratch, cost int64, news, late bool) (taken int64, err error) {
+	err = s.writeAll(f, obj, sc, cost, news)
 	if news {
-		err = f.allocate(cost)
-		s.giveBack(0, cost, late) // the disk knows of it
-		if err != nil {
-			return 0, fmt.Errorf("allocate %d bytes: %w", cost, err)
-		}
+		s.giveBack(0, cost, late) // the disk knows of it, or nothing is there
 	}
-	header := tier.Header{Key: obj.Key, Length: int64(len(obj.Mem)), Sum: obj.Sum}
-	if err := sc.write(s.fs, f, &header, obj.Mem); err != nil {
-		return 0, fmt.Errorf("write: %w", err)
+	if err != nil {
+		return 0, err
 	}
 	killpoint.Hit(killpoint.DiskBeforeSync)
 	if s.o.Sync != SyncNone && !sabotage.On(sabotage.DiskPublishBeforeSync) {
@@ -228,6 +224,20 @@ func (s *Store) fill(ctx context.Context, f file, obj *tier.Object, sc *scratch,
 		s.giveBack(0, taken-cost, false)
 	}
 	return taken, nil
+}
+
+// writeAll writes header and object.
+func (s *Store) writeAll(f file, obj *tier.Object, sc *scratch, cost int64, news bool) error {
+	if news {
+		if err := f.allocate(cost); err != nil {
+			return fmt.Errorf("allocate %d bytes: %w", cost, err)
+		}
+	}
+	header := tier.Header{Key: obj.Key, Length: int64(len(obj.Mem)), Sum: obj.Sum}
+	if err := sc.write(s.fs, f, &header, obj.Mem); err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	return nil
 }
 
 // giveBack ends a reservation: of the limit's bytes, and of those that the disk does not know
