@@ -95,7 +95,7 @@ func (f *inspectFlags) run(cmd *cobra.Command) error {
 	case err != nil:
 		return failure(err)
 	case report.Wrong > report.Removed:
-		return failure(fmt.Errorf("%d files are wrong; --repair removes them, and a server would skip them", report.Wrong-report.Removed))
+		return failure(fmt.Errorf("wrong files: %d; --repair removes them, and a server takes them for a miss", report.Wrong-report.Removed))
 	}
 	return nil
 }

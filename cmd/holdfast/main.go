@@ -70,8 +70,9 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
 		Short: "KV-cache server for LLM inference engines",
-		Long: `Holdfast keeps the KV cache of LLM inference engines in shared host memory and gives it back byte for byte.
-It speaks LMCache's multi-process protocol in engine-driven mode, so vLLM with LMCache's connector can use it unmodified.`,
+		Long: `Holdfast keeps the KV cache of LLM inference engines in shared host memory, behind it on disk, in Valkey or in S3, and
+gives it back byte for byte. It speaks LMCache's multi-process protocol in engine-driven mode, so vLLM with LMCache's
+connector can use it unmodified.`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

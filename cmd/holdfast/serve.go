@@ -109,7 +109,7 @@ func serve(cmd *cobra.Command) error {
 	case s := <-signals:
 		// Who ends a server at a terminal wants it gone.
 		keep = keep || s == syscall.SIGTERM && cfg.L1Keep == config.KeepUnlessInterrupted
-		log.Info("draining; a second signal ends it at once", "signal", s.String(), "seconds", cfg.Drain.Seconds(), "pool_stays", keep)
+		log.Info("draining; a second signal ends it at once", "signal", s.String(), "seconds", cfg.Drain.Seconds(), "pool_stays", keep && d.HasIdentity())
 	case <-d.TakenOver():
 		keep = true
 		log.Info("draining for the server that takes over", "seconds", cfg.Drain.Seconds())
@@ -157,7 +157,11 @@ func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
 	}
 	fmt.Fprintf(w, "holdfast %s is ready\n", readBuild().version)
 	fmt.Fprintf(w, "  engines   %s\n", everyAddress(strings.Join(d.Endpoints(), " "), "*"))
-	fmt.Fprintf(w, "  pool      %s, %s\n", pool, poolText(cfg, d.PoolSize()))
+	size := poolText(cfg, d.PoolSize())
+	if n, adopted := d.Adopted(); adopted {
+		size = fmt.Sprintf("%s, left by an earlier server with %d objects", poolSize(d.PoolSize()), n)
+	}
+	fmt.Fprintf(w, "  pool      %s, %s\n", pool, size)
 	for _, t := range cfg.Tiers() {
 		fmt.Fprintf(w, "  tier      %s\n", t)
 	}
@@ -176,14 +180,17 @@ func everyAddress(text, name string) string {
 
 // poolText is the pool's size, and why it is that if nobody chose it.
 func poolText(cfg config.Serve, size int64) string {
-	text := fmt.Sprintf("%.2f GiB", float64(size)/(1<<30))
-	if size < 1<<30 {
-		text = fmt.Sprintf("%.0f MiB", float64(size)/(1<<20))
-	}
 	if cfg.L1Bytes == 0 {
-		text += " (chosen for this node; --l1-size-gb sets it)"
+		return poolSize(size) + " (chosen for this node; --l1-size-gb sets it)"
 	}
-	return text
+	return poolSize(size)
+}
+
+func poolSize(size int64) string {
+	if size < 1<<30 {
+		return fmt.Sprintf("%.0f MiB", float64(size)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(size)/(1<<30))
 }
 
 // vllmConfig is the value of vLLM's --kv-transfer-config for an engine on this host.

@@ -70,7 +70,7 @@ func protocolSettings() []Setting {
 				"grpc": "gRPC is not served; clients with a tcp:// address use ZMQ",
 			}}},
 		{Name: "instance-id", LMCache: true,
-			Doc:   "A name for this server, shown in /status and in logs.",
+			Doc:   "A name for this server, shown in /status. By it, if there is no --shm-name, the next server finds the pool of this one.",
 			value: text{field: func(c *Serve) *string { return &c.InstanceID }}},
 	}
 }
@@ -133,7 +133,7 @@ func limitSettings() []Setting {
 			Doc:   "Silence after which a worker that registered and never pinged counts as lost, with the same effect.",
 			value: seconds{func(c *Serve) *time.Duration { return &c.RegistrationGrace }, 30, 7 * day, false}},
 		{Name: "drain-seconds", Default: "10", Unit: "seconds",
-			Doc:   "How long a shutdown waits for open stores and reads.",
+			Doc:   "How long a shutdown waits for open stores and reads, and then for tiers to take what was stored.",
 			value: seconds{func(c *Serve) *time.Duration { return &c.Drain }, 0, 3600, false}},
 	}
 }

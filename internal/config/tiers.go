@@ -17,7 +17,7 @@ const maxTiers = adapter.MaxSpecs
 func tierSettings() []Setting {
 	return []Setting{
 		{Name: "disk-path",
-			Doc:   "Directory of a disk tier behind memory, on this node and for this server alone. It is made if it is missing; it must be empty or a tier. What it holds survives restarts. Default: no disk.",
+			Doc:   "Directory of a disk tier behind memory, on this node and for this server alone. It is made if it is missing; it must be empty or have been a tier. What it holds survives restarts. Default: no disk.",
 			value: text{field: func(c *Serve) *string { return &c.DiskPath }}},
 		{Name: "disk-size-gb", Unit: "GiB",
 			Doc:   "The most that the disk tier may take; it is never passed, and what is used least recently makes room. Default: all of the file system but 1 GiB, or 2 % if that is less.",
@@ -43,7 +43,7 @@ func tierSettings() []Setting {
 			Doc:   "How long a lookup waits for a load from a tier; the prefix ends before what has not come by then, and the engine computes the rest. LMCache waits for ever by default.",
 			value: seconds{func(c *Serve) *time.Duration { return &c.PrefetchTimeout }, 0.001, 3600, false}},
 		{Name: "l2-prefetch-max-in-flight", Default: "8", LMCache: true,
-			Doc:   "How many loads from tiers run at once.",
+			Doc:   "How many loads from each tier run at once.",
 			value: integer{func(c *Serve) *int { return &c.PrefetchInFlight }, 1, 1024}},
 		{Name: "l2-write-queue-gb", Unit: "GiB",
 			Doc:   "The most bytes that wait to be written to tiers. What is stored beyond it goes to no tier; no store ever waits. Default: a quarter of the pool.",

@@ -139,7 +139,7 @@ func (d *Daemon) bind() error {
 	tcp := "tcp://" + net.JoinHostPort(host, strconv.Itoa(d.cfg.Port))
 	l, err := zmtp.Listen(tcp, options)
 	if err != nil {
-		return fmt.Errorf("%w; choose another --port or --host", err)
+		return fmt.Errorf("%w; choose another --port or --host; if a server of these settings runs there, --take-over replaces it", err)
 	}
 	listeners := []*zmtp.Listener{l}
 	if d.cfg.Socket != "" {
@@ -219,7 +219,7 @@ func (d *Daemon) Stop(ctx context.Context, keep bool) error {
 	d.populate.stop()
 	drained := d.server.Shutdown(ctx)
 	d.serving.Wait()
-	keep = keep && d.pool.Header().Identity != ""
+	keep = keep && d.HasIdentity()
 	killpoint.Hit(killpoint.StopBeforeSeal)
 	if keep {
 		if left := d.cache.Seal(ctx); left > 0 {
@@ -253,6 +253,17 @@ func (d *Daemon) AdminAddr() string { return d.http.Addr() }
 
 // PoolName is the shared object's name, "" if nothing is shared.
 func (d *Daemon) PoolName() string { return d.pool.Name() }
+
+// Adopted says whether the pool is an earlier server's, and how many of its objects are served.
+func (d *Daemon) Adopted() (objects int, yes bool) {
+	if !d.pool.Adopted() {
+		return 0, false
+	}
+	return d.cache.Inherited().Objects, true
+}
+
+// HasIdentity says whether a later server can find the pool.
+func (d *Daemon) HasIdentity() bool { return d.pool.Header().Identity != "" }
 
 // PoolSize in bytes.
 func (d *Daemon) PoolSize() int64 { return d.pool.Size() }

@@ -96,7 +96,7 @@ func (p *predecessor) open(ctx context.Context) string {
 	defer cancel()
 	picture, err := admin.AskStatus(ctx, p.admin)
 	if err != nil {
-		return "it does not say what is open"
+		return "no request: its tiers are still given what was stored, or it is about to end"
 	}
 	var instances []string
 	for _, in := range picture.Instances {

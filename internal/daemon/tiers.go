@@ -45,7 +45,10 @@ func (d *Daemon) closeTiers() error {
 
 // flush lets what waits for tiers reach them, until ctx ends.
 func (d *Daemon) flush(ctx context.Context) {
+	if s := d.cache.Stats(); s.PutObjects > 0 {
+		d.log.Info("waiting until the tiers have what was stored", "objects", s.PutObjects, "bytes", s.PutBytes)
+	}
 	if left, bytes := d.cache.Flush(ctx); left > 0 {
-		d.log.Warn("tiers did not take everything before the end", "objects", left, "bytes", bytes)
+		d.log.Warn("tiers did not take everything within --drain-seconds", "objects", left, "bytes", bytes)
 	}
 }
