@@ -42,6 +42,8 @@ func (c *core) checkPuts() error {
 			return fmt.Errorf("put of object %d: %d tiers, %d queued, %d at work", r, p.tiers, queued[p], p.busy)
 		case o.state == absent || o.state == reserved || o.state != condemned && o.size != p.size:
 			return fmt.Errorf("put of object %d in state %d, %d bytes of %d", r, o.state, p.size, o.size)
+		case o.unverified:
+			return fmt.Errorf("put of object %d, which an earlier server left and nobody has compared", r)
 		}
 	}
 	if pinned != m.pinned {

@@ -40,6 +40,7 @@ type tierState struct {
 	queue   []*put // oldest first
 	bytes   int64  // of queue and of puts in progress
 	share   int64  // of bytes
+	offered ref    // up to here, what an earlier server left was queued: offer
 	busy    int    // puts in progress
 	active  int    // loads that may still succeed
 	stuck   int    // loads that were abandoned and have not returned
@@ -108,6 +109,7 @@ func (c *core) clearMoves() {
 	for t := range c.moves.tiers {
 		c.dropQueue(t)
 		c.moves.tiers[t].clears++
+		c.moves.tiers[t].offered = c.legacy.last
 	}
 }
 

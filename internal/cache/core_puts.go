@@ -43,6 +43,25 @@ func (c *core) queuePut(r ref, first, last int) {
 	}
 }
 
+// offer queues for a tier what an earlier server left, in the order of last use, once it was
+// compared: that server may have ended before the tier had it. Half of the queue stays free for
+// what is stored; what finds no place now is queued later.
+func (c *core) offer(t int) {
+	s := &c.moves.tiers[t]
+	for s.offered < c.legacy.last && !c.sums.stopped {
+		r := s.offered + 1
+		o := c.objs.at(r)
+		inherited := o.state == settled && o.writer == 0
+		if inherited && (o.unverified || s.bytes > 0 && s.bytes+o.size > s.share/2 || len(s.queue) >= maxPuts/2) {
+			return
+		}
+		s.offered = r
+		if inherited {
+			c.queuePut(r, t, t+1)
+		}
+	}
+}
+
 // leavePut ends one tier's part of a put.
 func (c *core) leavePut(t int, p *put) {
 	c.moves.tiers[t].bytes -= p.size

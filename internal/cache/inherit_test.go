@@ -131,6 +131,48 @@ func differsAfterRestart(r *rig) error {
 	return nil
 }
 
+// awaitOffered waits until a tier has got everything that an earlier server left.
+func (c *Cache) awaitOffered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for m := &c.core.moves; m.tiers[0].offered < c.core.legacy.last || len(m.puts) > 0; {
+		c.summed.Wait()
+	}
+}
+
+// What an earlier server left goes to the tiers when it was compared, however short their queues
+// are, and not if it is damaged, was cleared, or is there already.
+func TestInheritedObjectsGoToTiers(t *testing.T) {
+	r := newRig(t, verify(VerifyAlways), func(c *Config) { c.WriteQueueBytes = 5 * objectSize })
+	rg := r.rng(prompt('p', 20), 0)
+	r.store(r.NewHolder("w"), 0, rg)
+	s := newScript()
+	r.cfg.Tiers = []Tier{{Name: "0", Store: s}}
+	compare := r.restart()
+	r.corrupt(rg, 0, 0, 7)
+	r.flush()
+	r.want("in the tier before it was compared", s.count(), 0)
+	compare()
+	r.awaitOffered()
+	r.want("in the tier", s.count(), 19)
+	r.want("left out", r.tier(0).SkippedObjects, uint64(0))
+	r.check()
+
+	r.restart()()
+	r.awaitOffered()
+	r.want("put again", r.tier(0).PutObjects, uint64(0))
+	r.want("found there", r.tier(0).PresentObjects, uint64(19))
+
+	compare = r.restart()
+	r.want("leased", r.lookup(r.NewHolder("a"), "q", r.rng(prompt('p', 1), 0)), 1)
+	r.Clear()
+	compare()
+	r.awaitCompared()
+	r.awaitOffered()
+	r.want("put after a clear", r.tier(0).PutObjects+r.tier(0).PresentObjects, uint64(0))
+	r.check()
+}
+
 // Bytes that have changed are a miss, at the first read and in the background, and their memory
 // waits for every client of the earlier server: one of them wrote there.
 func TestInheritedMismatchIsAMiss(t *testing.T) {

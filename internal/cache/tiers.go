@@ -153,6 +153,7 @@ func (c *Cache) move() {
 	}
 	m.unwanted, m.moved, m.over = m.unwanted[:0], m.moved[:0], m.over[:0]
 	for t := range m.tiers {
+		c.core.offer(t)
 		for n := c.core.putters(t, c.shell.tiers[t].Putters); c.shell.putting[t] < n; {
 			c.shell.putting[t]++
 			c.moving++
