@@ -40,8 +40,9 @@ func identity(c *config.Serve) string {
 const lockPatience = 500 * time.Millisecond
 
 // makePool adopts the pool of an earlier server of this identity or makes one. What dead servers
-// left otherwise it removes, but for pools that were kept for a server of another identity. It
-// returns the limits that the choice was made under.
+// left otherwise it removes: pools that nobody else would find, always; those of other
+// identities, for which their servers may come back, only when there is no room without, and
+// never those that were kept on purpose. It returns the limits that the choice was made under.
 //
 // With insist it is an error that wraps arena.ErrLive if a running server has a pool of this
 // identity; without, a pool of its own is made then.
@@ -50,8 +51,9 @@ func (d *Daemon) makePool(ctx context.Context, insist bool) (arena.Limits, error
 	if err != nil {
 		return limits, fmt.Errorf("read the memory limits of this node: %w", err)
 	}
+	var others []arena.Found
 	if d.cfg.SHM {
-		if err := d.oldPools(ctx, insist, limits); err != nil {
+		if others, err = d.oldPools(ctx, insist, limits); err != nil {
 			return limits, err
 		}
 		if d.pool != nil {
@@ -61,18 +63,41 @@ func (d *Daemon) makePool(ctx context.Context, insist bool) (arena.Limits, error
 			return limits, fmt.Errorf("read the memory limits of this node: %w", err)
 		}
 	}
+	err = d.newPool(limits)
+	// Oldest first.
+	for i := len(others) - 1; i >= 0 && errors.Is(err, arena.ErrNoRoom); i-- {
+		d.evictPool(ctx, others[i])
+		if limits, err = arena.ReadLimits(""); err != nil {
+			return limits, fmt.Errorf("read the memory limits of this node: %w", err)
+		}
+		err = d.newPool(limits)
+	}
+	return limits, err
+}
+
+// newPool makes a pool.
+func (d *Daemon) newPool(limits arena.Limits) error {
 	size, err := d.chooseSize(limits)
 	if err != nil {
-		return limits, err
+		return err
 	}
 	d.pool, err = arena.Create(arena.PoolOptions{Name: d.poolName(), Size: size, Align: d.cfg.AlignBytes, Identity: identity(&d.cfg)})
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return limits, fmt.Errorf("make the pool: %w: another server has it; choose another --shm-name, or none", err)
+		return fmt.Errorf("make the pool: %w: another server has it; choose another --shm-name, or none", err)
 	case err != nil:
-		return limits, fmt.Errorf("make the pool: %w", err)
+		return fmt.Errorf("make the pool: %w", err)
 	}
-	return limits, nil
+	return nil
+}
+
+// evictPool removes the pool of a dead server of another identity.
+func (d *Daemon) evictPool(ctx context.Context, f arena.Found) {
+	stale, err := d.lock(ctx, f, 0)
+	if err != nil || stale == nil {
+		return // it lives, or is gone
+	}
+	d.remove(stale, d.log.Warn, "its server is gone, and without its memory there is no room for ours")
 }
 
 func (d *Daemon) chooseSize(limits arena.Limits) (int64, error) {
@@ -80,8 +105,9 @@ func (d *Daemon) chooseSize(limits arena.Limits) (int64, error) {
 	return size - size%max(d.cfg.AlignBytes, 4096), err
 }
 
-// oldPools decides about every pool that is there. It sets d.pool if one is adopted.
-func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits) error {
+// oldPools decides about every pool that is there. It sets d.pool if one is adopted, and returns
+// those of other identities that were not kept on purpose.
+func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits) (others []arena.Found, err error) {
 	found, err := arena.Find("", config.ShmPrefix)
 	if err != nil {
 		d.log.Warn("some pools in shared memory could not be looked at", "error", err)
@@ -89,9 +115,13 @@ func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits)
 	ours := identity(&d.cfg)
 	for _, f := range found {
 		mine := ours != "" && f.Identity == ours
-		if !mine && f.Kept && f.Identity != "" {
-			d.log.Info("a pool was kept for another server and is left alone; who needs its memory removes the file",
-				"pool", f.Name, "identity", f.Identity, "bytes", f.Size)
+		if !mine && f.Identity != "" {
+			if f.Kept {
+				d.log.Info("a pool was kept for another server and is left alone; who needs its memory removes the file",
+					"pool", f.Name, "identity", f.Identity, "bytes", f.Size)
+			} else {
+				others = append(others, f)
+			}
 			continue
 		}
 		patience := time.Duration(0)
@@ -101,7 +131,7 @@ func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits)
 		stale, err := d.lock(ctx, f, patience)
 		switch {
 		case errors.Is(err, arena.ErrLive) && mine && insist:
-			return err
+			return nil, err
 		case errors.Is(err, arena.ErrLive):
 			if mine {
 				d.log.Warn("another running server has this identity, its pool is not adopted", "pool", f.Name, "pid", f.PID, "identity", ours)
@@ -112,7 +142,7 @@ func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits)
 			d.inherit(stale, mine, limits)
 		}
 	}
-	return nil
+	return others, nil
 }
 
 func (d *Daemon) lock(ctx context.Context, f arena.Found, patience time.Duration) (*arena.Stale, error) {
@@ -139,7 +169,11 @@ func (d *Daemon) inherit(stale *arena.Stale, mine bool, limits arena.Limits) {
 	if mine {
 		level = d.log.Warn
 	}
-	level("removing the pool of an earlier server", "pool", stale.Name, "reason", why)
+	d.remove(stale, level, why)
+}
+
+func (d *Daemon) remove(stale *arena.Stale, say func(string, ...any), why string) {
+	say("removing the pool of an earlier server", "pool", stale.Name, "identity", stale.Identity, "bytes", stale.Size, "reason", why)
 	if err := stale.Remove(); err != nil {
 		d.log.Warn("a stale pool could not be removed", "pool", stale.Name, "error", err)
 	}

@@ -196,6 +196,29 @@ func TestServerIsStoppedAndAdopted(t *testing.T) {
 	l.finish(t, crew)
 }
 
+// Two servers of a node are killed together. The first one back leaves the other's pool alone,
+// and the other finds it.
+func TestTwoServersAreKilledTogether(t *testing.T) {
+	a, b := newLives(t), newLives(t)
+	a.next(t, false)
+	b.next(t, false)
+	crews := []*crew{startCrew(t, "/dev/shm", a.endpoint), startCrew(t, "/dev/shm", b.endpoint)}
+	for _, c := range crews {
+		c.work(t)
+	}
+	a.now.kill()
+	b.now.kill()
+	for i, l := range []*lives{a, b} {
+		l.next(t, false)
+		if l.status(t).Cache.Objects == 0 {
+			t.Errorf("server %d comes back to nothing", i)
+		}
+	}
+	for i, l := range []*lives{a, b} {
+		l.finish(t, crews[i])
+	}
+}
+
 // A new server takes the place of the running one while clients work: they notice a pause.
 func TestTakeOver(t *testing.T) {
 	l := newLives(t)
