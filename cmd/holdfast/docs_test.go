@@ -280,6 +280,49 @@ func locks(file *ast.File) (names []string) {
 	return names
 }
 
+// TestOverviewDocument: docs/overview.md lists every package, and no other, and each imports only
+// from its own row or from rows below.
+func TestOverviewDocument(t *testing.T) {
+	doc := read(t, "docs/overview.md")
+	row := make(map[string]int)
+	for i, m := range regexp.MustCompile("(?m)^\\| [0-5] \\| (`[^|]*`) \\|").FindAllStringSubmatch(doc, -1) {
+		for name := range strings.SplitSeq(m[1], ", ") {
+			row[strings.Trim(name, "`")] = i + 1
+		}
+	}
+	there := make(map[string]bool)
+	walk(t, func(path string, text []byte) {
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there[folder] = true
+		if row[folder] == 0 || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imported := range file.Imports {
+			name, ours := strings.CutPrefix(strings.Trim(imported.Path.Value, `"`), "github.com/holdfast-kv/holdfast/")
+			if ours && row[name] < row[folder] {
+				t.Errorf("%s imports %s, which is not below it", path, name)
+			}
+		}
+	})
+	for folder := range there {
+		if row[folder] == 0 {
+			t.Errorf("package %s is not listed", folder)
+		}
+	}
+	for name := range row {
+		if !there[name] {
+			t.Errorf("there is no package %s", name)
+		}
+	}
+}
+
 // camel turns salt-out-of-key into SaltOutOfKey.
 func camel(name string) string {
 	var b strings.Builder

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"github.com/holdfast-kv/holdfast/internal/seldom"
 	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/kv"
 )
@@ -40,7 +40,7 @@ type moveShell struct {
 	clearing []bool
 	cancels  map[*load]context.CancelFunc
 	jobs     map[*job]*running
-	failed   limiter
+	failed   seldom.Teller
 }
 
 // running is what belongs to a job.
@@ -185,27 +185,7 @@ func (c *Cache) warn(t int, doing string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
-	c.shell.failed.log(time.Now(), func(n int) {
+	c.shell.failed.Tell(time.Now(), func(n int) {
 		c.log.Warn("tier: "+doing, "tier", c.shell.tiers[t].Name, "error", err, "not_logged", n)
 	})
-}
-
-// limiter lets one log line a second through and counts the others.
-type limiter struct {
-	mu      sync.Mutex // guards what follows; a leaf
-	next    time.Time
-	skipped int
-}
-
-func (l *limiter) log(now time.Time, write func(skipped int)) {
-	l.mu.Lock()
-	if now.Before(l.next) {
-		l.skipped++
-		l.mu.Unlock()
-		return
-	}
-	n := l.skipped
-	l.next, l.skipped = now.Add(time.Second), 0
-	l.mu.Unlock()
-	write(n)
 }

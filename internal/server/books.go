@@ -90,23 +90,3 @@ func (s *opStats) list() (out []RequestRow) {
 	}
 	return out
 }
-
-// limiter lets one log line a second through and counts the others.
-type limiter struct {
-	mu      sync.Mutex
-	next    time.Time
-	skipped int
-}
-
-func (l *limiter) log(now time.Time, write func(skipped int)) {
-	l.mu.Lock()
-	if now.Before(l.next) {
-		l.skipped++
-		l.mu.Unlock()
-		return
-	}
-	n := l.skipped
-	l.next, l.skipped = now.Add(time.Second), 0
-	l.mu.Unlock()
-	write(n)
-}

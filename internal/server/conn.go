@@ -77,7 +77,7 @@ func (c *conn) run() {
 		if errors.Is(err, io.EOF) {
 			level = slog.LevelDebug // a probe that asks whether the port is open
 		}
-		c.s.say.log(c.s.cfg.Now(), func(n int) {
+		c.s.say.Tell(c.s.cfg.Now(), func(n int) {
 			c.s.cfg.Log.Log(c.s.ctx, level, "handshake failed", "error", err, "not_logged", n)
 		})
 		close(c.known)
@@ -104,7 +104,7 @@ func (c *conn) run() {
 	<-c.known
 	c.s.disconnected(c)
 	if err != nil && !errors.Is(err, io.EOF) && c.s.ctx.Err() == nil {
-		c.s.say.log(c.s.cfg.Now(), func(n int) { c.log.Info("connection ended", "error", err, "not_logged", n) })
+		c.s.say.Tell(c.s.cfg.Now(), func(n int) { c.log.Info("connection ended", "error", err, "not_logged", n) })
 	}
 }
 
@@ -252,7 +252,7 @@ func (c *conn) refused(m *message, err error) {
 	if errors.Is(err, errFull) || errors.Is(err, errDraining) || errors.Is(err, errGivenUp) {
 		return // logged where it was found, or once for all, or as it should be
 	}
-	c.s.say.log(c.s.cfg.Now(), func(n int) {
+	c.s.say.Tell(c.s.cfg.Now(), func(n int) {
 		c.log.Warn("request not served", "op", m.row.name, "reason", err, "not_logged", n)
 	})
 }
@@ -260,7 +260,7 @@ func (c *conn) refused(m *message, err error) {
 // malformed counts and logs a message that is not what the protocol says.
 func (c *conn) malformed(what string, err error, args ...any) {
 	c.s.malformed.Add(1)
-	c.s.say.log(c.s.cfg.Now(), func(n int) {
+	c.s.say.Tell(c.s.cfg.Now(), func(n int) {
 		if err != nil {
 			args = append(args, "error", err)
 		}

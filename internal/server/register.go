@@ -59,7 +59,7 @@ func servePing(c *conn, _ *scratch, m *message) (result, error) {
 func serveRegisterDevice(c *conn, _ *scratch, m *message) (result, error) {
 	if !c.deviceTold {
 		c.deviceTold = true
-		c.s.setup.log(c.s.cfg.Now(), func(n int) {
+		c.s.setup.Tell(c.s.cfg.Now(), func(n int) {
 			c.log.Error("a worker asks for device IPC, which this server does not have: nothing will be cached for it; "+
 				"set lmcache.mp.mp_transfer_mode=engine_driven", "op", m.row.name, "not_logged", n)
 		})
@@ -102,7 +102,7 @@ func (s *Server) register(c *conn, reg *lmcache.Registration) lmcache.Registrati
 	})
 	s.carryOut(verdicts)
 	if err != nil {
-		s.setup.log(s.cfg.Now(), func(n int) {
+		s.setup.Tell(s.cfg.Now(), func(n int) {
 			c.log.Error("registration refused, nothing will be cached for this worker",
 				"instance", reg.Instance, "model", reg.Model, "reason", err, "not_logged", n)
 		})
@@ -112,7 +112,7 @@ func (s *Server) register(c *conn, reg *lmcache.Registration) lmcache.Registrati
 		c.log.Warn("a model is registered with two layouts; lookups follow the newest",
 			"model", sh.model, "world_size", sh.world, "layout", sh.name)
 	}
-	s.joined.log(now, func(n int) {
+	s.joined.Tell(now, func(n int) {
 		c.log.Info("worker registered", "instance", reg.Instance, "model", sh.model, "world_size", sh.world,
 			"chunk", sh.name, "shared_memory", s.shared(), "not_logged", n)
 	})

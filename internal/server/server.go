@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 	"github.com/holdfast-kv/holdfast/internal/process"
+	"github.com/holdfast-kv/holdfast/internal/seldom"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
 	"github.com/holdfast-kv/holdfast/kv"
 	"github.com/holdfast-kv/holdfast/transfer"
@@ -76,10 +77,10 @@ type Server struct {
 
 	budget    budget // of large requests
 	stats     opStats
-	say       limiter // of most log lines that clients can cause
-	setup     limiter // of those that tell why a worker gets no cache
-	joined    limiter // of those that tell of a new worker
-	full      limiter // of those that tell that memory is short
+	say       seldom.Teller // of most log lines that clients can cause
+	setup     seldom.Teller // of those that tell why a worker gets no cache
+	joined    seldom.Teller // of those that tell of a new worker
+	full      seldom.Teller // of those that tell that memory is short
 	malformed atomic.Uint64
 	panics    atomic.Uint64
 }
@@ -158,7 +159,7 @@ func (s *Server) Serve(l *zmtp.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept on %s: %w", l.Endpoint(), err)
 		default: // no file descriptors left, or a peer that gave up: the next may do better
-			s.say.log(s.cfg.Now(), func(n int) {
+			s.say.Tell(s.cfg.Now(), func(n int) {
 				s.cfg.Log.Warn("accept failed", "endpoint", l.Endpoint(), "error", err, "not_logged", n)
 			})
 			select {

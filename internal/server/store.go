@@ -100,7 +100,7 @@ func (s *Server) closing(w worker, id storeID) (h cache.Holder) {
 // full logs that memory is short and makes it an ordinary refusal.
 func (c *conn) full(err error) error {
 	if errors.Is(err, cache.ErrFull) {
-		c.s.full.log(c.s.cfg.Now(), func(n int) {
+		c.s.full.Tell(c.s.cfg.Now(), func(n int) {
 			c.log.Warn("no memory for a store, it is skipped: it is larger than what of the pool is neither leased, being stored "+
 				"or put into tiers, nor in quarantine; see /status, or raise --l1-size-gb", "not_logged", n)
 		})
