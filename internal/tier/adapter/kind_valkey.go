@@ -80,8 +80,14 @@ func setAddresses(s *Spec, value json.RawMessage) error {
 	return nil
 }
 
+// errAddress does not quote what is no address: it may have a password.
+var errAddress = errors.New(`must be HOST:PORT, or a list of these; a URL belongs into "url", a password into "password_env"`)
+
 // address checks HOST:PORT.
 func address(a string) error {
+	if strings.ContainsAny(a, "@/") {
+		return errAddress
+	}
 	host, port, err := net.SplitHostPort(a)
 	n, err2 := strconv.ParseUint(port, 10, 16)
 	if err != nil || err2 != nil || host == "" || n == 0 {
@@ -130,6 +136,9 @@ func setURL(s *Spec, value json.RawMessage) error {
 }
 
 func checkValkey(s *Spec) (string, error) {
+	if strings.ContainsAny(s.host, "@/") {
+		return "", errors.New(`field "host" must be the name of a server alone; a URL belongs into "url", a password into "password_env"`)
+	}
 	if s.host != "" {
 		if s.port == 0 {
 			s.port = 6379
