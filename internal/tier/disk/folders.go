@@ -34,3 +34,10 @@ func (s *folderSet) ensure(fs fileSystem, first byte) error {
 	s.made[first] = true
 	return nil
 }
+
+// forget says that an object's directory is not there after all.
+func (s *folderSet) forget(first byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.made[first] = false
+}

@@ -80,6 +80,8 @@ func (s *Store) read(t *tier.Target, length int64, sc *scratch, now time.Time, t
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: its file is too short", tier.ErrCorrupt)
+	case errors.Is(err, unix.ESPIPE):
+		return fmt.Errorf("%w: its file is a pipe", tier.ErrCorrupt)
 	case errors.Is(err, unix.EISDIR):
 		return fmt.Errorf("%w: its file is a directory", tier.ErrCorrupt)
 	case errors.Is(err, tier.ErrCorrupt):

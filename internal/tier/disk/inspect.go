@@ -264,8 +264,22 @@ func (in *inspector) progress(bytes, total int64) {
 	}
 }
 
-// wrong reads one object and says what is wrong with it, "" if nothing.
-func (in *inspector) wrong(f *Found) string {
+// readings is how often a file is read that seems to be wrong.
+const readings = 3
+
+// wrong reads one object and says what is wrong with it, "" if nothing. A server may evict the
+// object meanwhile and write its file over, under another name: then the next reading finds no
+// file by this name, or a new one.
+func (in *inspector) wrong(f *Found) (problem string) {
+	for range readings {
+		if problem = in.read(f); problem == "" || in.o.Repair {
+			break
+		}
+	}
+	return problem
+}
+
+func (in *inspector) read(f *Found) string {
 	file, err := in.fs.open(f.File)
 	if errors.Is(err, unix.ENOENT) {
 		return "" // removed by the server meanwhile

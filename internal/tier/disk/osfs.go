@@ -60,7 +60,9 @@ func (fs *osFS) open(name string) (file, error) {
 }
 
 func (fs *osFS) openat(name string, flags int) (file, error) {
-	fd, err := again(func() (int, error) { return unix.Openat(fs.dir, name, flags|fs.flags|unix.O_CLOEXEC, 0o600) })
+	// O_NONBLOCK: should there be a FIFO by that name, do not wait for its other end.
+	flags |= fs.flags | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := again(func() (int, error) { return unix.Openat(fs.dir, name, flags, 0o600) })
 	if err != nil {
 		return nil, err
 	}

@@ -171,11 +171,7 @@ func (s *Store) writeFile(ctx context.Context, obj *tier.Object, sc *scratch, co
 	err = errors.Join(err, f.close())
 	name := objectPath(obj.Key, int64(len(obj.Mem)))
 	if err == nil {
-		err = s.made.ensure(s.fs, obj.Key.Chunk[0])
-	}
-	if err == nil {
-		killpoint.Hit(killpoint.DiskBeforeRename)
-		if err = s.fs.rename(temp, name); err == nil && s.o.Sync == SyncFull {
+		if err = s.give(temp, name, obj.Key.Chunk[0]); err == nil && s.o.Sync == SyncFull {
 			if err = s.fs.syncDir(folder(obj.Key.Chunk[0])); err != nil {
 				temp = name // not promised to be there: it must not be
 			}
@@ -186,6 +182,21 @@ func (s *Store) writeFile(ctx context.Context, obj *tier.Object, sc *scratch, co
 		return 0, err
 	}
 	return taken, nil
+}
+
+// give gives a temporary its object's name. A directory that somebody has removed is made again.
+func (s *Store) give(temp, name string, first byte) error {
+	for again := false; ; again = true {
+		if err := s.made.ensure(s.fs, first); err != nil {
+			return err
+		}
+		killpoint.Hit(killpoint.DiskBeforeRename)
+		err := s.fs.rename(temp, name)
+		if again || !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		s.made.forget(first)
+	}
 }
 
 // newTemp names a temporary.
