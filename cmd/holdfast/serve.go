@@ -163,7 +163,7 @@ func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
 	}
 	fmt.Fprintf(w, "  pool      %s, %s\n", pool, size)
 	for _, t := range cfg.Tiers() {
-		fmt.Fprintf(w, "  tier      %s\n", t)
+		fmt.Fprintf(w, "  tier      %s\n", tierText(t))
 	}
 	fmt.Fprintf(w, "  admin     http://%s/status\n", everyAddress(d.AdminAddr(), "localhost"))
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(d.Endpoints()[0], "tcp://"))
@@ -184,6 +184,17 @@ func poolText(cfg config.Serve, size int64) string {
 		return poolSize(size) + " (chosen for this node; --l1-size-gb sets it)"
 	}
 	return poolSize(size)
+}
+
+// tierText is what a tier is, and how large a disk may become; of servers nobody knows that.
+func tierText(t adapter.Spec) string {
+	switch {
+	case t.Kind != adapter.Disk:
+		return t.String()
+	case t.Disk.LimitBytes == 0:
+		return t.String() + ", as large as its file system allows"
+	}
+	return fmt.Sprintf("%v, at most %s", t, poolSize(t.Disk.LimitBytes))
 }
 
 func poolSize(size int64) string {

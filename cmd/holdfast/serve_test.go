@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/holdfast-kv/holdfast/client"
+	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
+	"github.com/holdfast-kv/holdfast/internal/tier/disk"
 )
 
 // program is `holdfast serve` in a process of its own.
@@ -218,6 +220,26 @@ func TestServeKeepsItsPool(t *testing.T) {
 		if _, err := os.Stat(path); (err == nil) != tc.kept {
 			t.Errorf("%v %v: kept %t, want %t", tc.end, tc.args, err == nil, tc.kept)
 		}
+	}
+}
+
+// TestTierText: people see how large a disk may become, and of a server where it is.
+func TestTierText(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"type":"disk","path":"/d","size_gb":3}`: "disk at /d, at most 3.00 GiB",
+		`{"type":"valkey","address":"v:6379"}`:    "valkey at [v:6379]",
+	} {
+		specs, _, err := adapter.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tierText(specs[0]); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+	all := adapter.Spec{Kind: adapter.Disk, Disk: disk.Options{Path: "/d"}}
+	if got := tierText(all); got != "disk at /d, as large as its file system allows" {
+		t.Errorf("no limit: %q", got)
 	}
 }
 

@@ -26,7 +26,9 @@ func (d *Daemon) openTiers(r prometheus.Registerer) error {
 			return err
 		}
 		d.tiers = append(d.tiers, cache.Tier{Name: name, Store: store})
-		d.log.Info("tier opened", "tier", name, "store", specs[i])
+		if specs[i].Kind != adapter.Disk { // which says so itself, and how it is opened
+			d.log.Info("tier opened", "tier", name, "store", specs[i])
+		}
 	}
 	return nil
 }
