@@ -17,23 +17,34 @@ import (
 
 // HandOver is what a server answers that begins to hand over to the next one.
 type HandOver struct {
-	PID   int
+	PID   int           // 0: its process is in another pid namespace
 	Drain time.Duration // that it takes at most
 }
 
 // handOverBody is a request or an answer, as JSON.
 type handOverBody struct {
 	Identity string  `json:"identity,omitempty"` // of who asks
+	Until    int64   `json:"until,omitempty"`    // when who asks gives up, in milliseconds since 1970
 	Status   string  `json:"status,omitempty"`
 	PID      int     `json:"pid,omitempty"`
+	PIDs     string  `json:"pid_namespace,omitempty"` // in which PID means this process
 	Drain    float64 `json:"drain_seconds,omitempty"`
 	Error    string  `json:"error,omitempty"`
+}
+
+// pidNamespace names the pid namespace of this process, "" if that cannot be told.
+func pidNamespace() string {
+	name, _ := os.Readlink("/proc/self/ns/pid")
+	return name
 }
 
 // ErrNoServer is wrapped when nobody listens at the address that is asked.
 var ErrNoServer = errors.New("no server is running there")
 
-const maxHandOverBody = 64 << 10
+const (
+	maxHandOverBody = 64 << 10
+	answerTime      = 10 * time.Second // for a server to answer
+)
 
 // handOver answers POST /take-over. It ends the server, so that it is only for who is on this
 // host, whatever address the admin HTTP is bound to.
@@ -55,29 +66,42 @@ func (s Source) handOver(w http.ResponseWriter, r *http.Request, log *slog.Logge
 		refuse(http.StatusBadRequest, "the request has no identity: "+err.Error())
 		return
 	}
+	// A server that was stopped for a while finds the request when nobody waits for the answer
+	// any more. To end then would leave no server at all.
+	if late := time.Now().UnixMilli() - asked.Until; asked.Until > 0 && late > 0 {
+		refuse(http.StatusRequestTimeout, fmt.Sprintf("whoever asked has given up %d ms ago", late))
+		return
+	}
 	h, err := s.HandOver(asked.Identity)
 	if err != nil {
 		refuse(http.StatusConflict, err.Error())
 		return
 	}
 	log.Info("another server takes over", "peer", r.RemoteAddr)
-	reply(w, http.StatusOK, handOverBody{Status: "draining", PID: os.Getpid(), Drain: h.Drain.Seconds()})
+	reply(w, http.StatusOK, handOverBody{Status: "draining", PID: os.Getpid(), PIDs: pidNamespace(), Drain: h.Drain.Seconds()})
 }
 
 // AskToHandOver asks the server whose admin HTTP is at address, if it has this identity, to
 // drain and end. It wraps ErrNoServer if nobody is there.
 func AskToHandOver(ctx context.Context, address, identity string) (HandOver, error) {
-	body, err := json.Marshal(handOverBody{Identity: identity})
+	body, err := json.Marshal(handOverBody{Identity: identity, Until: time.Now().Add(answerTime).UnixMilli()})
 	if err != nil {
 		return HandOver{}, err
 	}
 	var answer handOverBody
 	code, err := fetch(ctx, http.MethodPost, address, "/take-over", body, &answer)
-	if err != nil {
+	var slow net.Error
+	switch {
+	case errors.As(err, &slow) && slow.Timeout():
+		return HandOver{}, fmt.Errorf("it hangs: end it (its pool stays also after SIGKILL) and start again: %w", err)
+	case err != nil:
 		return HandOver{}, err
 	}
 	if code != http.StatusOK {
 		return HandOver{}, fmt.Errorf("it answers %d %s %q", code, http.StatusText(code), answer.Error)
+	}
+	if answer.PIDs != pidNamespace() {
+		answer.PID = 0
 	}
 	return HandOver{PID: answer.PID, Drain: time.Duration(answer.Drain * float64(time.Second))}, nil
 }
@@ -97,7 +121,7 @@ func fetch(ctx context.Context, method, address, path string, body []byte, answe
 	if err != nil {
 		return 0, err
 	}
-	transport := &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: 10 * time.Second}
+	transport := &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: answerTime}
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(r)
 	var op *net.OpError

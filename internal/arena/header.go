@@ -20,6 +20,7 @@ type Header struct {
 	Align    int64  // of slots
 	Identity string // which server's pool it is; "" = nobody's but its owner's
 	Boot     uint64 // how many servers have had it, this one included
+	Leaving  bool   // its owner is about to end, and leaves it to the next one
 	Kept     bool   // its owner left it for the next one on purpose
 	Admin    string // host:port of the owner's admin HTTP, "" = not yet known
 	// Seen says in which namespaces of processes and time the pids and start times of peers
@@ -35,8 +36,8 @@ func (h *Header) page() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%spid %d\n", mark, h.PID)
 	if h.Records {
-		fmt.Fprintf(&b, "records %s\nsize %d\nalign %d\nidentity %q\nboot %d\nkept %t\nadmin %q\nseen %q\n",
-			recordsFormat, h.Size, h.Align, h.Identity, h.Boot, h.Kept, h.Admin, h.Seen)
+		fmt.Fprintf(&b, "records %s\nsize %d\nalign %d\nidentity %q\nboot %d\nleaving %t\nkept %t\nadmin %q\nseen %q\n",
+			recordsFormat, h.Size, h.Align, h.Identity, h.Boot, h.Leaving, h.Kept, h.Admin, h.Seen)
 	}
 	page := make([]byte, pageSize)
 	copy(page[:pageSize-1], b.String())
@@ -79,6 +80,8 @@ func parseHeader(page []byte) (h Header, ok bool) {
 			h.Identity = quoted(value)
 		case "boot":
 			h.Boot = number(value)
+		case "leaving":
+			h.Leaving = value == "true"
 		case "kept":
 			h.Kept = value == "true"
 		case "admin":

@@ -153,6 +153,16 @@ func (p *Pool) SetAdmin(address string) error {
 	return writeHeader(p.fd, p.header.at(), &p.header)
 }
 
+// Leave records that the owner is about to end and will Release the pool, so that who wants it
+// waits.
+func (p *Pool) Leave() error {
+	if p.records == nil {
+		return nil
+	}
+	p.header.Leaving = true
+	return writeHeader(p.fd, p.header.at(), &p.header)
+}
+
 func (o PoolOptions) check() error {
 	switch {
 	case o.Size < pageSize || o.Size%pageSize != 0 || int64(int(o.Size)) != o.Size:
@@ -254,7 +264,7 @@ func (p *Pool) Release() error {
 		return p.Close()
 	}
 	return p.close(func() error {
-		p.header.Kept = true
+		p.header.Leaving, p.header.Kept = false, true
 		err := writeHeader(p.fd, p.header.at(), &p.header)
 		return errors.Join(err, unix.Close(p.fd)) // and with it the lock
 	})

@@ -164,7 +164,7 @@ func (s *Stale) Close() error { return unix.Close(s.fd) }
 // an error the pool is as it was, and the lock is still held.
 func (s *Stale) Adopt() (*Pool, error) {
 	p := &Pool{name: s.Name, path: s.path, size: s.Size, fd: s.fd, piece: populatePiece, header: s.Header, adopted: true}
-	p.header.PID, p.header.Kept, p.header.Admin = os.Getpid(), false, ""
+	p.header.PID, p.header.Leaving, p.header.Kept, p.header.Admin = os.Getpid(), false, false, ""
 	p.header.Boot++
 	err := p.adopt(s.Held)
 	if err != nil {

@@ -217,9 +217,14 @@ func (d *Daemon) TakenOver() <-chan struct{} { return d.takenOver }
 // far as ctx gives time for them. A pool that no other server would find is unlinked anyway.
 func (d *Daemon) Stop(ctx context.Context, keep bool) error {
 	d.populate.stop()
+	keep = keep && d.HasIdentity()
+	if keep {
+		if err := d.pool.Leave(); err != nil {
+			d.log.Warn("a server that starts before this one has ended does not know that it is to wait", "error", err)
+		}
+	}
 	drained := d.server.Shutdown(ctx)
 	d.serving.Wait()
-	keep = keep && d.HasIdentity()
 	killpoint.Hit(killpoint.StopBeforeSeal)
 	if keep {
 		if left := d.cache.Seal(ctx); left > 0 {

@@ -125,13 +125,21 @@ func (d *Daemon) oldPools(ctx context.Context, insist bool, limits arena.Limits)
 			continue
 		}
 		patience := time.Duration(0)
-		if mine && !insist {
+		switch {
+		case !mine || insist:
+		case f.Leaving:
+			patience = d.cfg.Drain + handoverMargin
+			d.log.Info("the pool of this identity belongs to a server that is about to end; it is waited for, if it runs",
+				"pool", f.Name, "pid", f.PID, "at_most_seconds", patience.Seconds())
+		default:
 			patience = lockPatience
 		}
 		stale, err := d.lock(ctx, f, patience)
 		switch {
 		case errors.Is(err, arena.ErrLive) && mine && insist:
 			return nil, err
+		case errors.Is(err, arena.ErrLive) && ctx.Err() != nil:
+			return nil, errors.Join(ctx.Err(), err)
 		case errors.Is(err, arena.ErrLive):
 			if mine {
 				d.log.Warn("another running server has this identity, its pool is not adopted", "pool", f.Name, "pid", f.PID, "identity", ours)

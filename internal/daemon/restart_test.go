@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -334,5 +336,108 @@ func TestTakeOverSaysWhatIsOpen(t *testing.T) {
 	})
 	if !ok || err != nil {
 		t.Errorf("the open store: %t, %v", ok, err)
+	}
+}
+
+// TestStartWhileTheOldOneEnds: who starts while a server of its identity drains, which no longer
+// listens anywhere, waits for it and has its pool.
+func TestStartWhileTheOldOneEnds(t *testing.T) {
+	c := again(t)
+	first := start(t, c, io.Discard)
+	_, w := workerOf(t, first)
+	next := c
+	next.Socket += "2" // the first one's is its own until it has ended
+	second := make(chan *Daemon, 1)
+	ok, err := w.Store(t.Context(), &twoChunks, func(i int, dst []byte) error {
+		pattern(i, dst)
+		if i == 1 {
+			go keep(t, first)
+			waitForDrain(t, first)
+			go func() {
+				d, err := Start(t.Context(), next, "test", slog.New(slog.DiscardHandler))
+				if err != nil {
+					t.Error(err)
+				}
+				second <- d
+			}()
+			time.Sleep(2 * lockPatience)
+		}
+		return nil
+	})
+	if !ok || err != nil {
+		t.Errorf("the open store: %t, %v", ok, err)
+	}
+	d := <-second
+	if d == nil {
+		return
+	}
+	if n := d.cache.Inherited().Objects; !d.pool.Adopted() || n != 2 {
+		t.Errorf("adopted %t, %d objects", d.pool.Adopted(), n)
+	}
+	stop(t, d)
+}
+
+// TestStartEndsWhileItWaits: a signal does not leave a server behind that waits.
+func TestStartEndsWhileItWaits(t *testing.T) {
+	c := again(t)
+	first := start(t, c, io.Discard)
+	if err := first.pool.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	next := c
+	next.Socket += "2"
+	if _, err := Start(ctx, next, "test", slog.New(slog.DiscardHandler)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	stop(t, first)
+}
+
+// TestTakeOverOfAnotherNamespace: the pid that a server in another container says is another
+// process here, whose end would be waited for in vain.
+func TestTakeOverOfAnotherNamespace(t *testing.T) {
+	defer func(margin time.Duration) { handoverMargin = margin }(handoverMargin)
+	handoverMargin = 5 * time.Second
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := &http.Server{}
+	old.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"status":"draining","pid":%d,"pid_namespace":"pid:[1]","drain_seconds":0}`, os.Getpid())
+		go old.Shutdown(context.Background())
+	})
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	serving.Go(func() { _ = old.Serve(l) })
+	c := again(t)
+	c.TakeOver, c.HTTPPort = true, l.Addr().(*net.TCPAddr).Port
+	stop(t, start(t, c, io.Discard))
+}
+
+// TestStaleTakeOver: a server that was stopped for a while does not end for somebody who has
+// given up waiting for it.
+func TestStaleTakeOver(t *testing.T) {
+	c := again(t)
+	d := start(t, c, io.Discard)
+	defer stop(t, d)
+	for _, late := range []time.Duration{time.Second, -10 * time.Second} {
+		body := fmt.Sprintf(`{"identity":%q,"until":%d}`, identity(&c), time.Now().Add(-late).UnixMilli())
+		r, err := http.Post("http://"+d.AdminAddr()+"/take-over", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		http.DefaultClient.CloseIdleConnections()
+		asked := false
+		select {
+		case <-d.TakenOver():
+			asked = true
+		default:
+		}
+		if asked != (late < 0) || (r.StatusCode == http.StatusOK) != asked {
+			t.Errorf("%v late: status %d, it ends: %t", late, r.StatusCode, asked)
+		}
 	}
 }

@@ -24,8 +24,8 @@ var handoverMargin = 15 * time.Second // a test has less time
 
 // predecessor is a running server that was asked for its place.
 type predecessor struct {
-	admin string // its admin HTTP
-	pid   int
+	admin string        // its admin HTTP
+	pid   int           // 0: in another pid namespace, where it cannot be seen
 	limit time.Duration // for it to end
 	since time.Time
 }
@@ -77,7 +77,8 @@ func (p *predecessor) patiently(ctx context.Context, d *Daemon, what string, bus
 		now := time.Now()
 		switch {
 		case now.Sub(p.since) > p.limit:
-			return fmt.Errorf("--take-over: server %d has had %v for its drain and still has %s: %s: %w", p.pid, p.limit, what, p.open(ctx), err)
+			return fmt.Errorf("--take-over: the server of %s (pid %d) has had %v for its drain and still has %s: %s: %w",
+				p.admin, p.pid, p.limit, what, p.open(ctx), err)
 		case now.Sub(said) >= time.Second:
 			said = now
 			d.log.Info("waiting for the running server", "pid", p.pid, "for", what, "seconds", int(now.Sub(p.since).Seconds()), "open", p.open(ctx))
@@ -116,20 +117,8 @@ func (d *Daemon) succeed(ctx context.Context, old *predecessor) (limits arena.Li
 	if err := old.patiently(ctx, d, "its address", addressBusy, d.bind); err != nil {
 		return limits, err
 	}
-	process, err := process.Open(old.pid)
-	if err == nil {
-		defer process.Close()
-		err = old.patiently(ctx, d, "work to finish", func(error) bool { return true }, func() error {
-			select {
-			case <-process.Exited():
-				return nil
-			default:
-				return errRuns
-			}
-		})
-		if err != nil {
-			return limits, err
-		}
+	if err := old.ended(ctx, d); err != nil {
+		return limits, err
 	}
 	if err := old.patiently(ctx, d, "its admin address", addressBusy, d.bindAdmin); err != nil {
 		return limits, err
@@ -142,6 +131,27 @@ func (d *Daemon) succeed(ctx context.Context, old *predecessor) (limits arena.Li
 	})
 	d.log.Info("took over", "pid", old.pid, "seconds", time.Since(old.since).Seconds())
 	return limits, err
+}
+
+// ended waits for the end of the predecessor's process, if it can be seen. If not, its last
+// address and the lock of its pool tell.
+func (p *predecessor) ended(ctx context.Context, d *Daemon) error {
+	if p.pid == 0 {
+		return nil
+	}
+	process, err := process.Open(p.pid)
+	if err != nil {
+		return nil // it has ended
+	}
+	defer process.Close()
+	return p.patiently(ctx, d, "work to finish", func(error) bool { return true }, func() error {
+		select {
+		case <-process.Exited():
+			return nil
+		default:
+			return errRuns
+		}
+	})
 }
 
 func addressBusy(err error) bool {
