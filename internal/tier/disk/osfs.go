@@ -13,8 +13,9 @@ import (
 // osFS is a directory of a real file system. It goes by the open directory, so that a mount
 // over its path or a renamed parent changes nothing.
 type osFS struct {
-	dir   int // descriptor
-	flags int // O_DIRECT or nothing
+	dir     int // descriptor
+	flags   int // O_DIRECT or nothing
+	durable int // of files that are written: O_DSYNC or nothing
 }
 
 // openFS opens a directory, without O_DIRECT.
@@ -48,11 +49,11 @@ func (fs *osFS) direct() bool { return fs.flags != 0 }
 func (fs *osFS) close() error { return unix.Close(fs.dir) }
 
 func (fs *osFS) create(name string) (file, error) {
-	return fs.openat(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY)
+	return fs.openat(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|fs.durable)
 }
 
 func (fs *osFS) reopen(name string) (file, error) {
-	return fs.openat(name, unix.O_WRONLY|unix.O_NOFOLLOW)
+	return fs.openat(name, unix.O_WRONLY|unix.O_NOFOLLOW|fs.durable)
 }
 
 func (fs *osFS) open(name string) (file, error) {
@@ -66,7 +67,7 @@ func (fs *osFS) openat(name string, flags int) (file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &osFile{fd: fd, direct: fs.flags != 0}, nil
+	return &osFile{fd: fd, direct: fs.flags != 0, durable: flags&unix.O_DSYNC != 0}, nil
 }
 
 func (fs *osFS) rename(from, to string) error { return unix.Renameat(fs.dir, from, fs.dir, to) }
@@ -127,8 +128,9 @@ func (fs *osFS) free() (available, total int64, err error) {
 }
 
 type osFile struct {
-	fd     int
-	direct bool
+	fd      int
+	direct  bool
+	durable bool // every write is, when it returns
 }
 
 func (f *osFile) allocate(n int64) error {
@@ -180,7 +182,12 @@ func after(pieces [][]byte, n int) [][]byte {
 	return pieces
 }
 
-func (f *osFile) sync() error { return unix.Fdatasync(f.fd) }
+func (f *osFile) sync() error {
+	if f.durable {
+		return nil
+	}
+	return unix.Fdatasync(f.fd)
+}
 
 func (f *osFile) stat() (info, error) {
 	var st unix.Stat_t
