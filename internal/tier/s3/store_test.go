@@ -7,17 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/zeebo/xxh3"
 
 	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/internal/tier/remote"
@@ -26,33 +24,12 @@ import (
 
 var bg = context.Background()
 
-// object makes an object of its own.
-func object(n, size int) tier.Object {
-	random := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)})
-	o := tier.Object{Mem: make([]byte, size)}
-	_, _ = random.Read(o.Mem)
-	_, _ = random.Read(o.Key.Chunk[:])
-	o.Sum = xxh3.Hash128(o.Mem)
-	return o
-}
-
-func put(t testing.TB, s *Store, objs ...tier.Object) {
-	t.Helper()
-	if err := errors.Join(s.Put(bg, objs)...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// get reads one object and compares it, if there is no error.
-func get(t testing.TB, s *Store, o tier.Object) error {
-	t.Helper()
-	mem := make([]byte, len(o.Mem))
-	err := s.Get(bg, []tier.Target{{Key: o.Key, Mem: mem}})[0]
-	if err == nil && !bytes.Equal(mem, o.Mem) {
-		t.Fatal("get returns other bytes")
-	}
-	return err
-}
+// What the tests of both stores on the network do.
+var (
+	object = testserver.Object
+	put    = testserver.Put
+	get    = testserver.Get
+)
 
 // TestOptions: what cannot work is refused with the setting's name and value, and no secret.
 func TestOptions(t *testing.T) {
@@ -321,41 +298,9 @@ func TestEndOfContextInterrupts(t *testing.T) {
 	proxy := testserver.NewProxy(t, server.Addr)
 	o := options(server, "http://"+proxy.Addr)
 	o.Timeout, o.Connections = time.Hour, 1
-	s := open(t, o)
-	there := object(1, 500_000)
-	put(t, s, there)
-	for name, call := range map[string]func(ctx context.Context) error{
-		"Put": func(ctx context.Context) error { return s.Put(ctx, []tier.Object{object(2, 500_000)})[0] },
-		"Get": func(ctx context.Context) error {
-			return s.Get(ctx, []tier.Target{{Key: there.Key, Mem: make([]byte, 500_000)}})[0]
-		},
-		"Delete": func(ctx context.Context) error { return s.Delete(ctx, []tier.Key{{}})[0] },
-		"Exists": func(ctx context.Context) error { _, err := s.Exists(ctx, []tier.Key{{}}); return err },
-		"List":   func(ctx context.Context) error { _, _, err := s.List(ctx, "", 1); return err },
-	} {
-		for _, rule := range []testserver.Rule{{Down: testserver.None}, {Down: 100}, {Down: 100_000}, {Up: 1000}, {Up: 200_000}} {
-			proxy.Set(rule)
-			ctx, cancel := context.WithCancel(bg)
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				select {
-				case <-proxy.Stuck():
-				case <-ctx.Done():
-				}
-				cancel()
-			}()
-			if err := call(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				t.Errorf("%s, %+v: %v", name, rule, err)
-			}
-			cancel()
-			<-ended
-			proxy.Set(testserver.Rule{})
-			if err := get(t, s, there); err != nil {
-				t.Errorf("after a %s that was interrupted: %v", name, err)
-			}
-		}
-	}
+	testserver.Interrupt(t, open(t, o), proxy, 500_000,
+		testserver.Rule{Down: testserver.None}, testserver.Rule{Down: 100}, testserver.Rule{Down: 100_000},
+		testserver.Rule{Up: 1000}, testserver.Rule{Up: 200_000})
 }
 
 // TestTimeout: a server that does not answer is a passing error after the timeout, and the
@@ -438,50 +383,7 @@ func cutUploads(t *testing.T) (visible int) {
 // nobody ever gets wrong bytes, and all go on by themselves.
 func TestKillWhileWorking(t *testing.T) {
 	server := testserver.S3(t, nil)
-	s := open(t, options(server, server.Endpoint))
-	stop := make(chan struct{})
-	var workers sync.WaitGroup
-	var mu sync.Mutex
-	var rounds [3]int // by worker, since the last start
-	for w := range rounds {
-		workers.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				o := object(1000*w+i, 60_000)
-				err := errors.Join(append(s.Put(bg, []tier.Object{o}), get(t, s, o))...)
-				if err == nil {
-					mu.Lock()
-					rounds[w]++
-					mu.Unlock()
-				}
-				for _, err := range []error{err} {
-					if err != nil && !tier.IsPassing(err) && !errors.Is(err, tier.ErrAbsent) {
-						t.Errorf("while the server is killed: %v", err)
-					}
-				}
-			}
-		})
-	}
-	working := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return min(rounds[0], rounds[1], rounds[2]) >= 3
-	}
-	for range 3 {
-		testserver.Await(t, "all workers working", working)
-		server.Kill()
-		server.Start()
-		mu.Lock()
-		clear(rounds[:])
-		mu.Unlock()
-	}
-	testserver.Await(t, "all workers working", working)
-	close(stop)
-	workers.Wait()
+	testserver.KillWhileWorking(t, open(t, options(server, server.Endpoint)), server, 3, 3)
 }
 
 // TestListAmongStrangers: other programs' objects below the prefix are neither listed nor in
@@ -502,22 +404,7 @@ func TestListAmongStrangers(t *testing.T) {
 		put(t, s, o)
 		want[o.Key] = int64(len(o.Mem))
 	}
-	for cursor, pages := "", 0; ; pages++ {
-		entries, next, err := s.List(bg, cursor, 4)
-		if err != nil || len(entries) > 4 || pages > 100 {
-			t.Fatal(len(entries), pages, err)
-		}
-		for _, e := range entries {
-			if want[e.Key] != e.Length {
-				t.Errorf("%s is listed with %d bytes, or again", e.Key, e.Length)
-			}
-			delete(want, e.Key)
-		}
-		if cursor = next; cursor == "" {
-			break
-		}
-	}
-	if len(want) != 0 {
-		t.Errorf("%d objects are not listed", len(want))
+	if got := testserver.ListAll(t, s, 4); !maps.Equal(got, want) {
+		t.Errorf("%v are listed, want %v", got, want)
 	}
 }

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/internal/tier/remote"
@@ -24,40 +22,13 @@ import (
 
 var bg = context.Background()
 
-// object makes a small object of its own.
-func object(n, size int) tier.Object {
-	mem := bytes.Repeat([]byte(fmt.Sprintf("%d,", n)), size)[:size]
-	o := tier.Object{Mem: mem, Sum: xxh3.Hash128(mem)}
-	copy(o.Key.Chunk[:], strconv.Itoa(n))
-	return o
-}
-
-func put(t testing.TB, s *Store, objs ...tier.Object) {
-	t.Helper()
-	if err := errors.Join(s.Put(bg, objs)...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// get reads one object and compares it, if there is no error.
-func get(t testing.TB, s *Store, o tier.Object) error {
-	t.Helper()
-	mem := make([]byte, len(o.Mem))
-	err := s.Get(bg, []tier.Target{{Key: o.Key, Mem: mem}})[0]
-	if err == nil && !bytes.Equal(mem, o.Mem) {
-		t.Fatal("get returns other bytes")
-	}
-	return err
-}
-
-func exists(t testing.TB, s *Store, o tier.Object) bool {
-	t.Helper()
-	there, err := s.Exists(bg, []tier.Key{o.Key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return there[0]
-}
+// What the tests of both stores on the network do.
+var (
+	object = testserver.Object
+	put    = testserver.Put
+	get    = testserver.Get
+	exists = testserver.Exists
+)
 
 // TestOptions: what cannot work is refused with the setting's name and value.
 func TestOptions(t *testing.T) {
@@ -295,40 +266,7 @@ func TestEndOfContextInterrupts(t *testing.T) {
 	server := testserver.Redis(t)
 	proxy := testserver.NewProxy(t, server.Addr)
 	s := open(t, Options{Addresses: []string{proxy.Addr}, Timeout: time.Hour, Connections: 1})
-	o := object(1, 100_000)
-	put(t, s, o)
-	for name, call := range map[string]func(ctx context.Context) error{
-		"Put": func(ctx context.Context) error { return s.Put(ctx, []tier.Object{object(2, 100_000)})[0] },
-		"Get": func(ctx context.Context) error {
-			return s.Get(ctx, []tier.Target{{Key: o.Key, Mem: make([]byte, 100_000)}})[0]
-		},
-		"Delete": func(ctx context.Context) error { return s.Delete(ctx, []tier.Key{{}})[0] },
-		"Exists": func(ctx context.Context) error { _, err := s.Exists(ctx, []tier.Key{{}}); return err },
-		"List":   func(ctx context.Context) error { _, _, err := s.List(ctx, "", 1); return err },
-	} {
-		for _, down := range []int64{testserver.None, 3, 200} {
-			proxy.Set(testserver.Rule{Down: down})
-			ctx, cancel := context.WithCancel(bg)
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				select {
-				case <-proxy.Stuck():
-				case <-ctx.Done():
-				}
-				cancel()
-			}()
-			if err := call(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				t.Errorf("%s, %d bytes: %v", name, down, err)
-			}
-			cancel()
-			<-ended
-			proxy.Set(testserver.Rule{})
-			if err := get(t, s, o); err != nil {
-				t.Errorf("after a %s that was interrupted: %v", name, err)
-			}
-		}
-	}
+	testserver.Interrupt(t, s, proxy, 100_000, testserver.Rule{Down: testserver.None}, testserver.Rule{Down: 3}, testserver.Rule{Down: 200})
 	if status := s.Status(); status.State != tier.StateOK {
 		t.Errorf("%+v", status)
 	}
@@ -372,61 +310,7 @@ func TestReadOnly(t *testing.T) {
 // nobody ever gets wrong bytes, and all go on by themselves.
 func TestKillWhileWorking(t *testing.T) {
 	server := testserver.Redis(t)
-	s := open(t, Options{Addresses: addresses(server), Timeout: 20 * time.Second})
-	stop := make(chan struct{})
-	var workers sync.WaitGroup
-	var rounds [4]int // by worker, since the last start
-	var mu sync.Mutex
-	for w := range rounds {
-		workers.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				o := object(10*w+i%7, 60_000)
-				errs := append(s.Put(bg, []tier.Object{o}), get(t, s, o))
-				_, err := s.Exists(bg, []tier.Key{o.Key})
-				good := true
-				for _, err := range append(errs, err) {
-					if err != nil && !tier.IsPassing(err) && !errors.Is(err, tier.ErrAbsent) {
-						t.Errorf("while the server is killed: %v", err)
-					}
-					good = good && err == nil
-				}
-				if good {
-					mu.Lock()
-					rounds[w]++
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	working := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, n := range rounds {
-			if n < 3 {
-				return false
-			}
-		}
-		return true
-	}
-	for range 4 {
-		testserver.Await(t, "all workers working", working)
-		server.Kill()
-		server.Start()
-		mu.Lock()
-		clear(rounds[:])
-		mu.Unlock()
-	}
-	testserver.Await(t, "all workers working", working)
-	close(stop)
-	workers.Wait()
-	if status := s.Status(); status.State != tier.StateOK {
-		t.Errorf("%+v", status)
-	}
+	testserver.KillWhileWorking(t, open(t, Options{Addresses: addresses(server), Timeout: 20 * time.Second}), server, 4, 4)
 }
 
 // TestListAmongStrangers: pages are full and complete among many keys of others, some of which
@@ -440,34 +324,14 @@ func TestListAmongStrangers(t *testing.T) {
 	}
 	server.Do(append([]string{"MSET"}, others...)...)
 	server.Do("SET", s.o.Prefix+"no key", "x")
-	var objs []tier.Object
+	want := make(map[tier.Key]int64)
 	for i := range 100 {
-		objs = append(objs, object(i, 10+i))
+		o := object(i, 10+i)
+		put(t, s, o)
+		want[o.Key] = int64(len(o.Mem))
 	}
-	put(t, s, objs...)
-	seen := map[tier.Key]int64{}
-	for cursor, pages := "", 0; ; pages++ {
-		entries, next, err := s.List(bg, cursor, 7)
-		if err != nil || len(entries) > 7 || pages > 1000 {
-			t.Fatal(len(entries), pages, err)
-		}
-		for _, e := range entries {
-			if seen[e.Key] != 0 {
-				t.Errorf("%s is listed again", e.Key)
-			}
-			seen[e.Key] = e.Length
-		}
-		if cursor = next; cursor == "" {
-			break
-		}
-	}
-	for _, o := range objs {
-		if seen[o.Key] != int64(len(o.Mem)) {
-			t.Errorf("%s is listed with %d bytes", o.Key, seen[o.Key])
-		}
-	}
-	if len(seen) != len(objs) {
-		t.Errorf("%d entries for %d objects", len(seen), len(objs))
+	if got := testserver.ListAll(t, s, 7); !maps.Equal(got, want) {
+		t.Errorf("%v are listed, want %v", got, want)
 	}
 }
 
