@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,35 @@ const (
 
 // createObject creates the file, locks, sizes and marks it, and returns its
 // descriptor, which is not inherited across exec: a child would keep the lock alive.
+//
+// The file gets its name last, where the system can: whoever is killed before leaves nothing.
 func createObject(path string, h *Header) (int, error) {
+	fd := -1
+	err := retry(func() (err error) {
+		fd, err = unix.Open(filepath.Dir(path), unix.O_RDWR|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return createNamed(path, h)
+	}
+	if err := markObject(fd, h); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	switch {
+	case errors.Is(err, os.ErrExist):
+		return -1, errors.Join(err, unix.Close(fd))
+	case err != nil: // there is no /proc
+		if err := unix.Close(fd); err != nil {
+			return -1, err
+		}
+		return createNamed(path, h)
+	}
+	return fd, nil
+}
+
+// createNamed is createObject where files cannot be made without a name.
+func createNamed(path string, h *Header) (int, error) {
 	fd := -1
 	err := retry(func() (err error) {
 		fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)

@@ -305,3 +305,41 @@ func TestCreationIsSafeFromRemoval(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 }
+
+// TestCreationIsAtomic: whoever looks while pools are made sees none without lock and mark, and so
+// does who looks after its maker was killed. Under a configured name, such a file would keep
+// every later server from starting.
+func TestCreationIsAtomic(t *testing.T) {
+	dir := shmDir(t)
+	var looking sync.WaitGroup
+	stop := make(chan struct{})
+	defer looking.Wait()
+	defer close(stop)
+	looking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			fd, st, err := openOurs(filepath.Join(dir, "pool"), unix.O_RDONLY)
+			if fd < 0 {
+				continue
+			}
+			_, marked := readHeader(fd, st.Size)
+			if err = errors.Join(err, unix.Close(fd)); err != nil || !marked {
+				t.Errorf("a pool of %d bytes is there, with a mark: %t, %v", st.Size, marked, err)
+				return
+			}
+		}
+	})
+	for range 2000 {
+		p, err := Create(PoolOptions{Dir: dir, Name: "pool", Size: 1 << 20, Align: 4096, Identity: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

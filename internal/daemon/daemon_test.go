@@ -121,6 +121,25 @@ func TestConfiguredName(t *testing.T) {
 	}
 }
 
+// TestFileInThePoolsPlace: it may be another program's, and stays; the error says what it is and
+// what to do.
+func TestFileInThePoolsPlace(t *testing.T) {
+	c := small(t)
+	c.ShmName = fmt.Sprintf("lmcache_l1_pool_test-file-%d", os.Getpid())
+	path := "/dev/shm/" + c.ShmName
+	defer os.Remove(path)
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(context.Background(), c, "test", slog.New(slog.DiscardHandler))
+	if err == nil || strings.Contains(err.Error(), "another server") || !strings.Contains(err.Error(), "no pool of Holdfast") || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v", err)
+	}
+	if !exists(path) {
+		t.Error("the file is gone")
+	}
+}
+
 // TestNoMemoryBehindThePool: a store into a page that the kernel cannot back kills its
 // process, so a server that finds out ends before one comes. The object's end is taken away,
 // which is to its pages what a full file system is.

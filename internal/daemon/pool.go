@@ -84,11 +84,22 @@ func (d *Daemon) newPool(limits arena.Limits) error {
 	d.pool, err = arena.Create(arena.PoolOptions{Name: d.poolName(), Size: size, Align: d.cfg.AlignBytes, Identity: identity(&d.cfg)})
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return fmt.Errorf("make the pool: %w: another server has it; choose another --shm-name, or none", err)
+		return fmt.Errorf("make the pool: %w: %s", err, inOurPlace(d.cfg.ShmName))
 	case err != nil:
 		return fmt.Errorf("make the pool: %w", err)
 	}
 	return nil
+}
+
+// inOurPlace says what has the name that we want, and what to do about it.
+func inOurPlace(name string) string {
+	found, _ := arena.Find("", config.ShmPrefix)
+	for _, f := range found {
+		if f.Name == name {
+			return fmt.Sprintf("another server (pid %d) has it; choose another --shm-name, or none", f.PID)
+		}
+	}
+	return "it is no pool of Holdfast, or a damaged one: remove it if no program uses it, or choose another --shm-name"
 }
 
 // evictPool removes the pool of a dead server of another identity.
