@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Measures every figure that docs/performance.md promises and prints the table, in Markdown,
-# with the load of the machine beside each. Takes about five minutes; nothing else should run.
+# with the load of the machine beside each. Takes about ten minutes; nothing else should run.
 #
 #   ./bench.sh          all of it
 #   ./bench.sh NAME...  only the benchmarks whose name contains one of these: SHM, Noop, ...
+#
+# HOLDFAST_BENCH_DIR is where the files of disks are made; default: where temporary files are.
 #
 # A figure is the median of several runs of a benchmark, and most benchmarks report a median
 # themselves. The exit code is 1 if one misses its target.
@@ -179,8 +181,31 @@ moves() {
   done
 }
 
+disk() {
+  local size sync name target=0.5
+  for size in 64 1024 4096; do
+    for sync in none data; do
+      name="Store/${size}KiB/$sync"
+      measure ./internal/tier/disk "^BenchmarkStore\$/^${size}KiB\$/^$sync\$" 1x 1
+      row "put of objects of $size KiB into a full disk, sync $sync, × fio" put/fio 1 "$name" '≥' $target
+      row 'get' get/fio 1 "$name" '≥' $target
+      row 'put into an empty disk' fill/fio 1 "$name"
+      row 'put in MB/s' put-MB/s 1 "$name"
+      row 'get in MB/s' get-MB/s 1 "$name"
+    done
+    target=0.85
+  done
+}
+
+scan() {
+  measure ./internal/tier/disk '^BenchmarkScan$/^100000$' 3x 1
+  row 'start of a disk with 100,000 objects: until all are found, s' s-names 1 Scan/100000
+  row 'until their ages are known, s' s-all 1 Scan/100000 '≤' 5
+  row 'index of a disk, B an object' B/object 1 Scan/100000
+}
+
 # Built beforehand, not within a measurement.
-go test -run '^$' ./client ./internal/{arena,bench,cache,server,tier/valkey} >/dev/null
+go test -run '^$' ./client ./internal/{arena,bench,cache,server,tier/disk,tier/valkey} >/dev/null
 printf '%s, %s processors, %s; load average %s\n\n' \
   "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(go env GOVERSION)" "$(load)"
 echo '| what | target | measured | | load | benchmark |'
@@ -199,5 +224,7 @@ echo '| --- | --- | --- | --- | --- | --- |'
 ! want Valkey || valkey
 ! want LookupMiss || miss
 ! want Moves || moves
+! want Disk || disk
+! want Scan || scan
 printf '\n%d s, %d missed\n' "$SECONDS" "$missed"
 [ "$missed" -eq 0 ]
