@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -399,21 +400,52 @@ func TestStartEndsWhileItWaits(t *testing.T) {
 func TestTakeOverOfAnotherNamespace(t *testing.T) {
 	defer func(margin time.Duration) { handoverMargin = margin }(handoverMargin)
 	handoverMargin = 5 * time.Second
+	c := again(t)
+	c.TakeOver, c.HTTPPort = true, handsOver(t, os.Getpid(), "pid:[1]")
+	stop(t, start(t, c, io.Discard))
+}
+
+// handsOver answers one request to hand over, and ends; it returns the port of its admin HTTP.
+func handsOver(t *testing.T, pid int, namespace string) int {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := &http.Server{}
 	old.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"status":"draining","pid":%d,"pid_namespace":"pid:[1]","drain_seconds":0}`, os.Getpid())
+		fmt.Fprintf(w, `{"status":"draining","pid":%d,"pid_namespace":%q,"drain_seconds":0}`, pid, namespace)
 		go old.Shutdown(context.Background())
 	})
 	var serving sync.WaitGroup
-	defer serving.Wait()
+	t.Cleanup(serving.Wait)
 	serving.Go(func() { _ = old.Serve(l) })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// TestSomebodyElseTookOver: of two that take over from one server the second does not wait for
+// an address that the first has.
+func TestSomebodyElseTookOver(t *testing.T) {
+	child := exec.Command("true")
+	if err := child.Run(); err != nil {
+		t.Fatal(err)
+	}
+	namespace, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
 	c := again(t)
-	c.TakeOver, c.HTTPPort = true, l.Addr().(*net.TCPAddr).Port
-	stop(t, start(t, c, io.Discard))
+	c.Port = other.Addr().(*net.TCPAddr).Port
+	c.TakeOver, c.HTTPPort = true, handsOver(t, child.Process.Pid, namespace)
+	began := time.Now()
+	_, err = Start(t.Context(), c, "test", slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "another has its address") || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
 }
 
 // TestStaleTakeOver: a server that was stopped for a while does not end for somebody who has

@@ -114,10 +114,20 @@ var errRuns = errors.New("its process runs")
 // Engines that come meanwhile wait in the backlog.
 func (d *Daemon) succeed(ctx context.Context, old *predecessor) (limits arena.Limits, err error) {
 	killpoint.Hit(killpoint.TakeOverBeforeBind)
-	if err := old.patiently(ctx, d, "its address", addressBusy, d.bind); err != nil {
+	exited := old.watch()
+	defer exited.close()
+	gone := false
+	err = old.patiently(ctx, d, "its address", func(err error) bool { return addressBusy(err) && !gone }, func() error {
+		gone = exited.seen()
+		return d.bind()
+	})
+	switch {
+	case err != nil && gone && addressBusy(err):
+		return limits, fmt.Errorf("--take-over: server %d has ended, and another has its address: %w", old.pid, err)
+	case err != nil:
 		return limits, err
 	}
-	if err := old.ended(ctx, d); err != nil {
+	if err := old.ended(ctx, d, exited); err != nil {
 		return limits, err
 	}
 	if err := old.patiently(ctx, d, "its admin address", addressBusy, d.bindAdmin); err != nil {
@@ -133,24 +143,51 @@ func (d *Daemon) succeed(ctx context.Context, old *predecessor) (limits arena.Li
 	return limits, err
 }
 
-// ended waits for the end of the predecessor's process, if it can be seen. If not, its last
-// address and the lock of its pool tell.
-func (p *predecessor) ended(ctx context.Context, d *Daemon) error {
+// exit tells of the end of a process.
+type exit struct {
+	process *process.Process // nil: it cannot be seen, or has ended before
+	before  bool
+}
+
+// watch watches the predecessor's process.
+func (p *predecessor) watch() exit {
 	if p.pid == 0 {
-		return nil
+		return exit{}
 	}
 	process, err := process.Open(p.pid)
-	if err != nil {
-		return nil // it has ended
+	return exit{process: process, before: err != nil}
+}
+
+func (e exit) close() {
+	if e.process != nil {
+		_ = e.process.Close()
 	}
-	defer process.Close()
+}
+
+// seen reports whether the process is known to have ended.
+func (e exit) seen() bool {
+	if e.process == nil {
+		return e.before
+	}
+	select {
+	case <-e.process.Exited():
+		return true
+	default:
+		return false
+	}
+}
+
+// ended waits for the end of the predecessor's process, if it can be seen. If not, its last
+// address and the lock of its pool tell.
+func (p *predecessor) ended(ctx context.Context, d *Daemon, e exit) error {
+	if e.process == nil {
+		return nil
+	}
 	return p.patiently(ctx, d, "work to finish", func(error) bool { return true }, func() error {
-		select {
-		case <-process.Exited():
+		if e.seen() {
 			return nil
-		default:
-			return errRuns
 		}
+		return errRuns
 	})
 }
 
