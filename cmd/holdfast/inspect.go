@@ -41,13 +41,13 @@ PATH open. A server needs neither: it verifies what it reads, and removes at its
 
 The exit status is 1 if something is wrong and was not removed.`,
 		Example: `  # what is there
-  holdfast inspect /var/lib/holdfast
+  holdfast inspect /var/cache/holdfast
 
   # read everything, as JSON
-  holdfast inspect --verify --json /var/lib/holdfast | jq '.objects[] | select(.problem)'
+  holdfast inspect --verify --json /var/cache/holdfast | jq '.objects[] | select(.problem)'
 
   # remove what is wrong, with no server running
-  holdfast inspect --repair /var/lib/holdfast`,
+  holdfast inspect --repair /var/cache/holdfast`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage(fmt.Errorf("give one PATH, the --disk-path of a server; got %d arguments", len(args)))
