@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -471,5 +472,46 @@ func TestStaleTakeOver(t *testing.T) {
 		if asked != (late < 0) || (r.StatusCode == http.StatusOK) != asked {
 			t.Errorf("%v late: status %d, it ends: %t", late, r.StatusCode, asked)
 		}
+	}
+}
+
+// TestTakeOverOfADeadServer whose admin address another program has by now is an ordinary start.
+func TestTakeOverOfADeadServer(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	c := again(t)
+	first := start(t, c, io.Discard)
+	if err := first.pool.SetAdmin(strings.TrimPrefix(web.URL, "http://")); err != nil {
+		t.Fatal(err)
+	}
+	keep(t, first)
+	killed(t, c.ShmName)
+	c.TakeOver = true
+	d := start(t, c, io.Discard)
+	if !d.pool.Adopted() {
+		t.Error("the pool is not adopted")
+	}
+	stop(t, d)
+}
+
+// killed makes a pool that was kept look like that of a killed server.
+func killed(t *testing.T, name string) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join("/dev/shm", name), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := make([]byte, 4096)
+	if _, err := f.ReadAt(page, info.Size()-4096); err != nil {
+		t.Fatal(err)
+	}
+	text := bytes.Replace(bytes.TrimRight(page, "\x00"), []byte("kept true"), []byte("kept false"), 1)
+	if _, err := f.WriteAt(append(text, make([]byte, 4096-len(text))...), info.Size()-4096); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -33,7 +33,7 @@ type predecessor struct {
 // ask asks the running server of this identity to hand over. nil without error says that there
 // is none.
 func (d *Daemon) ask(ctx context.Context) (*predecessor, error) {
-	for _, address := range d.candidates() {
+	for _, address := range d.candidates(ctx) {
 		reply, err := admin.AskToHandOver(ctx, address, identity(&d.cfg))
 		switch {
 		case errors.Is(err, admin.ErrNoServer):
@@ -51,11 +51,19 @@ func (d *Daemon) ask(ctx context.Context) (*predecessor, error) {
 
 // candidates are the admin addresses to ask: that of the pool's owner, and our own, where a
 // server without shared memory is found.
-func (d *Daemon) candidates() (addresses []string) {
+func (d *Daemon) candidates(ctx context.Context) (addresses []string) {
 	if ours := identity(&d.cfg); ours != "" {
 		found, _ := arena.Find("", config.ShmPrefix)
 		for _, f := range found {
-			if f.Identity == ours && f.Admin != "" && !f.Kept {
+			if f.Identity != ours || f.Admin == "" {
+				continue
+			}
+			// A dead server's address may be another program's by now.
+			stale, err := d.lock(ctx, f, 0)
+			if stale != nil {
+				err = stale.Close()
+			}
+			if errors.Is(err, arena.ErrLive) {
 				addresses = append(addresses, f.Admin)
 			}
 		}
@@ -154,8 +162,8 @@ func (p *predecessor) watch() exit {
 	if p.pid == 0 {
 		return exit{}
 	}
-	process, err := process.Open(p.pid)
-	return exit{process: process, before: err != nil}
+	old, err := process.Open(p.pid)
+	return exit{process: old, before: errors.Is(err, process.ErrGone)}
 }
 
 func (e exit) close() {
