@@ -10,7 +10,7 @@ import (
 )
 
 // movesModel drives the core with two tiers, every call of theirs in the test's hands, beside
-// writers and readers. It knows what was stored and what each tier has, and demands that
+// writers and readers, and at times over what an earlier server left. It knows what was stored and what each tier has, and demands that
 // nobody ever sees other bytes or memory that a store may still touch, that every lookup gets
 // one answer, and that nothing is left over.
 type movesModel struct {
@@ -65,6 +65,7 @@ func TestMovesModel(t *testing.T) {
 			"loaded more":  m.loadedStep,
 			"load late":    m.lateStep,
 			"job late":     m.jobLateStep,
+			"compare":      m.compareStep,
 			"put":          m.putStep,
 			"put done":     m.putDoneStep,
 			"answer":       m.answerStep,
@@ -95,13 +96,43 @@ func newMovesModel(t *testing.T, rt *rapid.T) *movesModel {
 		written: make(map[*load]bool), reading: make(map[string][]Placed),
 	}
 	m.rig = newRig(quiet{t}, verify(mode), func(c *Config) { c.Pool, c.Align, c.VerifyRate = pool, modelAlign, 0.5 })
+	m.size = []int64{modelAlign}
 	m.holdSums() // who puts takes them
+	if rapid.Bool().Draw(rt, "restart") {
+		m.restartWith(rt)
+	}
 	m.core.setTiers(2, rapid.SampledFrom([]int64{1024, 4096}).Draw(rt, "queue"), 2, rapid.Bool().Draw(rt, "retain"))
-	m.size, m.w = []int64{modelAlign}, m.NewHolder("w")
+	m.w = m.NewHolder("w")
 	for i := range m.tiers {
 		m.tiers[i] = make(map[objectKey]bool)
 	}
 	return m
+}
+
+// restartWith stores something, and begins again with that as an earlier server's.
+func (m *movesModel) restartWith(t *rapid.T) {
+	w := m.NewHolder("w")
+	for range rapid.IntRange(1, 6).Draw(t, "stores") {
+		rg := m.drawRange(t)
+		placed := m.prepare(w, 0, rg)
+		fill(rg, 0, placed)
+		for _, p := range placed {
+			m.stored[m.key(p.Index, rg)] = true
+		}
+		if len(placed) > 0 && !m.Commit(w, 0, rg) {
+			t.Fatal("commit is false")
+		}
+	}
+	m.Seal(t.Context())
+	m.restart()
+	t.Cleanup(func() { m.cfg.Pool.Close() })
+}
+
+// compareStep compares some of what an earlier server left, as the cache does in the background.
+func (m *movesModel) compareStep(*rapid.T) {
+	if s := m.core.nextUnverified(); s != nil {
+		m.core.finishSums(s, sumAll(s.mem))
+	}
 }
 
 func (m *movesModel) drawRange(t *rapid.T) Range {

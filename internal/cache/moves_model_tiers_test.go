@@ -83,7 +83,9 @@ func (m *movesModel) lateStep(t *rapid.T) {
 }
 
 func (m *movesModel) putStep(t *rapid.T) {
-	b := m.core.nextPuts(rapid.IntRange(0, 1).Draw(t, "tier"), true)
+	tier := rapid.IntRange(0, 1).Draw(t, "tier")
+	m.core.offer(tier)
+	b := m.core.nextPuts(tier, true)
 	if b == nil {
 		return
 	}
