@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
 // TestSpecialFileInAnObjectsPlace: a FIFO under an object's name, which to open would wait for its
@@ -95,5 +98,27 @@ func TestInspectBesideAServer(t *testing.T) {
 				t.Fatalf("%s: %s", f.File, f.Problem)
 			}
 		}
+	}
+}
+
+// TestDirectoryInAnObjectsPlace: it is nobody's object, stays, and holds up neither eviction nor
+// deletion.
+func TestDirectoryInAnObjectsPlace(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, Options{Path: dir, LimitBytes: 2 * fileBytes(4096)})
+	o := object(1, 4096, 0)
+	mustPut(t, s, o)
+	name := filepath.Join(dir, objectPath(o.Key, 4096))
+	if err := errors.Join(os.Remove(name), os.Mkdir(name, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete(t.Context(), []tier.Key{o.Key})[0]; err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(name); s.Has(o.Key) || err != nil {
+		t.Errorf("it is found: %t; %v", s.Has(o.Key), err)
+	}
+	for n := range 5 {
+		mustPut(t, s, object(10+n, 4096, 0))
 	}
 }

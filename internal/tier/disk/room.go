@@ -169,7 +169,7 @@ func (s *Store) unlink(r ref, key *tier.Key, length int64) error {
 	killpoint.Hit(killpoint.DiskBeforeUnlink)
 	err := s.fs.remove(objectPath(*key, length))
 	s.mu.Lock()
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EISDIR) { // no file of ours is there
 		err = nil
 	}
 	if err != nil {
