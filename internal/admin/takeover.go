@@ -24,6 +24,7 @@ type HandOver struct {
 // handOverBody is a request or an answer, as JSON.
 type handOverBody struct {
 	Identity string  `json:"identity,omitempty"` // of who asks
+	User     *int    `json:"user,omitempty"`     // its effective user id
 	Until    int64   `json:"until,omitempty"`    // when who asks gives up, in milliseconds since 1970
 	Status   string  `json:"status,omitempty"`
 	PID      int     `json:"pid,omitempty"`
@@ -72,6 +73,10 @@ func (s Source) handOver(w http.ResponseWriter, r *http.Request, log *slog.Logge
 		refuse(http.StatusRequestTimeout, fmt.Sprintf("whoever asked has given up %d ms ago", late))
 		return
 	}
+	if asked.User != nil && *asked.User != 0 && *asked.User != os.Geteuid() {
+		refuse(http.StatusForbidden, fmt.Sprintf("this server is user %d's and so is its pool, which user %d cannot open: take over as the same user", os.Geteuid(), *asked.User))
+		return
+	}
 	h, err := s.HandOver(asked.Identity)
 	if err != nil {
 		refuse(http.StatusConflict, err.Error())
@@ -84,7 +89,11 @@ func (s Source) handOver(w http.ResponseWriter, r *http.Request, log *slog.Logge
 // AskToHandOver asks the server whose admin HTTP is at address, if it has this identity, to
 // drain and end. It wraps ErrNoServer if nobody is there.
 func AskToHandOver(ctx context.Context, address, identity string) (HandOver, error) {
-	body, err := json.Marshal(handOverBody{Identity: identity, Until: time.Now().Add(answerTime).UnixMilli()})
+	return askToHandOver(ctx, address, identity, os.Geteuid())
+}
+
+func askToHandOver(ctx context.Context, address, identity string, user int) (HandOver, error) {
+	body, err := json.Marshal(handOverBody{Identity: identity, User: &user, Until: time.Now().Add(answerTime).UnixMilli()})
 	if err != nil {
 		return HandOver{}, err
 	}

@@ -37,6 +37,7 @@ type moveShell struct {
 	cancel  context.CancelFunc
 
 	putting  []int // goroutines, by tier
+	lagging  []lagging
 	clearing []bool
 	cancels  map[*load]context.CancelFunc
 	jobs     map[*job]*running
@@ -86,6 +87,7 @@ func (c *Cache) setTiers(cfg Config) error {
 	}
 	s.timeout = cfg.LoadTimeout
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.lagging = make([]lagging, len(s.tiers))
 	s.putting, s.clearing = make([]int, len(s.tiers)), make([]bool, len(s.tiers))
 	s.cancels, s.jobs = make(map[*load]context.CancelFunc), make(map[*job]*running)
 	c.core.setTiers(len(s.tiers), cfg.WriteQueueBytes, cfg.LoadsInFlight, cfg.Retain)

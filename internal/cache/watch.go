@@ -44,12 +44,47 @@ func (c *Cache) Tick() {
 		c.log.Warn("lease is past its limit; it stays until it is released or its holder is gone",
 			"request", l.Request, "owner", l.Owner, "objects", l.Objects, "reading", l.Reading, "age", l.Age, "limit", c.limits.lease)
 	}
+	c.tellLagging(c.now())
 }
 
 func (c *Cache) tick(now time.Time) (ended []expired, overdue []LeaseRow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.core.tick(now, c.limits)
+}
+
+// tellAfter is how often a tier that does not keep up is told of.
+const tellAfter = time.Minute
+
+// lagging tells of a tier for which objects were left out since it was last told of.
+type lagging struct {
+	since   time.Time // what follows is of then
+	skipped uint64
+	put     uint64
+}
+
+// tellLagging tells people which tiers take less than is stored.
+func (c *Cache) tellLagging(now time.Time) {
+	for t := range c.shell.tiers {
+		if skipped, put := c.leftOut(t, now); skipped > 0 {
+			c.log.Warn("a tier does not keep up: its queue was full, and these objects are in memory only; a larger --l2-write-queue-gb helps over bursts",
+				"tier", c.shell.tiers[t].Name, "left_out", skipped, "put", put)
+		}
+	}
+}
+
+// leftOut is how many objects were left out and put since a tier was last told of; 0 if it was
+// told of less than tellAfter ago.
+func (c *Cache) leftOut(t int, now time.Time) (skipped, put uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, n := &c.shell.lagging[t], c.core.moves.tiers[t].count
+	if n.skipped == l.skipped || !l.since.IsZero() && now.Sub(l.since) < tellAfter {
+		return 0, 0
+	}
+	skipped, put = n.skipped-l.skipped, n.put-l.put
+	*l = lagging{now, n.skipped, n.put}
+	return skipped, put
 }
 
 // clearPiece is how many objects Clear looks at under one hold of the lock.

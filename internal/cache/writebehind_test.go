@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,12 @@ func TestSlowTierIsSkipped(t *testing.T) {
 			r.check()
 		}
 		st := r.tier(0)
+		told := func() int { r.Tick(); return strings.Count(r.log.String(), "does not keep up") }
+		r.want("told", told(), 1)
+		r.now = r.now.Add(tellAfter - 1)
+		r.want("told soon after", told(), 1)
+		r.now = r.now.Add(1)
+		r.want("told when nothing more was left out", told(), 1)
 		if st.QueueBytes != 2048 || st.SkippedObjects == 0 || st.PutsInFlight == 0 {
 			t.Errorf("%+v", st)
 		}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,7 @@ type Daemon struct {
 	serving   sync.WaitGroup
 	failed    chan error
 	takenOver chan struct{}
+	handsOver atomic.Bool // the next server has asked for our place
 }
 
 // Start brings a server up and returns as soon as it answers; the pool's pages are backed
@@ -212,9 +214,10 @@ func (d *Daemon) Failed() <-chan error { return d.failed }
 func (d *Daemon) TakenOver() <-chan struct{} { return d.takenOver }
 
 // Stop drains: nothing new is accepted, open stores and reads may finish until ctx ends, and what
-// waits for tiers may reach them. Then every connection is closed and the pool is unlinked, also when draining failed; or, with
-// keep, left to the next server of this identity, with the checksums that were still missing as
-// far as ctx gives time for them. A pool that no other server would find is unlinked anyway.
+// waits for tiers may reach them, unless another server is to put it there. Then every
+// connection is closed and the pool is unlinked, also when draining failed; or, with keep, left
+// to the next server of this identity, with the checksums that were still missing as far as ctx
+// gives time for them. A pool that no other server would find is unlinked anyway.
 func (d *Daemon) Stop(ctx context.Context, keep bool) error {
 	d.populate.stop()
 	keep = keep && d.HasIdentity()
@@ -231,8 +234,10 @@ func (d *Daemon) Stop(ctx context.Context, keep bool) error {
 			d.log.Warn("there was no time for every checksum; the next server drops what has none", "objects", left)
 		}
 	}
+	if !keep || !d.handsOver.Load() {
+		d.flush(ctx)
+	} // else what waits for tiers waits in the pool that the next server adopts; engines wait for it
 	httpClosed := d.http.Close(ctx)
-	d.flush(ctx)
 	d.cache.Close()
 	ended := errors.Join(drained, httpClosed, d.closeTiers())
 	killpoint.Hit(killpoint.StopBeforeRelease)

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-kv/holdfast/client"
 	"github.com/holdfast-kv/holdfast/internal/admin"
 	"github.com/holdfast-kv/holdfast/internal/config"
+	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
 )
 
 func TestIdentity(t *testing.T) {
@@ -287,6 +288,38 @@ func TestHandOverIsForTheSame(t *testing.T) {
 	<-d.TakenOver()
 	if _, err := admin.AskToHandOver(t.Context(), "127.0.0.1:1", ""); !errors.Is(err, admin.ErrNoServer) {
 		t.Errorf("nobody is there: %v", err)
+	}
+}
+
+// TestTakeOverDoesNotWaitForTiers: what waits for a slow tier is no reason to keep engines
+// waiting: the next server puts it there.
+func TestTakeOverDoesNotWaitForTiers(t *testing.T) {
+	c := again(t)
+	c.Drain = time.Minute
+	specs, _, err := adapter.Parse(fmt.Sprintf(`{"type":"disk","path":%q,"rate_limit_mb":0.00001}`, filepath.Join(t.TempDir(), "disk")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Adapters = specs
+	first := start(t, c, io.Discard)
+	_, w := workerOf(t, first)
+	store(t, w)
+	if _, err := admin.AskToHandOver(t.Context(), first.AdminAddr(), identity(&c)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), c.Drain)
+	defer cancel()
+	if err := errors.Join(first.Stop(ctx, true), ctx.Err()); err != nil {
+		t.Error(err)
+	}
+	second := start(t, c, io.Discard)
+	if n := second.cache.Stats().Objects; n != 2 {
+		t.Errorf("%d objects", n)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	if err := second.Stop(ctx, false); err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
 

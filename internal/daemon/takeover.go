@@ -208,6 +208,7 @@ func (d *Daemon) handOver(asked string) (admin.HandOver, error) {
 	if ours := identity(&d.cfg); asked != ours {
 		return admin.HandOver{}, fmt.Errorf("this server is %q, not %q", ours, asked)
 	}
+	d.handsOver.Store(true)
 	select {
 	case d.takenOver <- struct{}{}:
 	default: // asked already
