@@ -173,7 +173,7 @@ moves() {
   local size target=0.5
   for size in 64 1024 4096; do
     measure ./internal/bench "^BenchmarkMoves\$/^${size}KiB\$" 1x 1
-    row "write-behind of objects of $size KiB to a disk, × fio" write-behind/fio 1 "Moves/${size}KiB" '≥' $target
+    row "write-behind of objects of $size KiB to a full disk, × fio, both synced" write-behind/fio 1 "Moves/${size}KiB" '≥' $target
     row 'prefetch from it' prefetch/fio 1 "Moves/${size}KiB" '≥' $target
     row 'write-behind in MB/s' out-MB/s 1 "Moves/${size}KiB"
     row 'prefetch in MB/s' in-MB/s 1 "Moves/${size}KiB"
