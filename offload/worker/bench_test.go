@@ -24,13 +24,14 @@ const (
 	benchBlocks = 2 * benchChunks * benchChunk / benchBlock
 )
 
-// benchRank is a worker half on a concurrent device, with chunks of 1 MiB in blocks of 16 KiB.
-func benchRank(b *testing.B, direct bool, open opener, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool, looker) {
+// benchRank is a worker half on a concurrent device, with chunks of 1 MiB in blocks of 16 KiB and
+// so many staging chunks; with none the device reaches the slots.
+func benchRank(b *testing.B, staging int, open opener, last chan struct{}) (*Worker, *dense.Layout, []dense.Pool, looker) {
 	spec := dense.Spec{
 		Model: "bench", Family: dense.GQA, Layers: 4, KVHeads: 4, HeadDim: 128, KVDType: kv.BFloat16,
 		BlockSize: benchBlock, ChunkTokens: benchChunk, TensorParallel: 1,
 	}
-	dev := host.New(host.Options{Direct: direct})
+	dev := host.New(host.Options{Direct: staging == 0})
 	compute, err := dev.NewStream("compute")
 	fatal(b, err)
 	tensors, err := spec.Tensors()
@@ -48,7 +49,7 @@ func benchRank(b *testing.B, direct bool, open opener, last chan struct{}) (*Wor
 	fatal(b, err)
 	opened := open(b, spec, layout.ChunkBytes(benchChunk))
 	st := signalled{opened, last}
-	w, err := New(Config{Layout: layout, Device: dev, Compute: compute, Store: st})
+	w, err := New(Config{Layout: layout, Device: dev, Compute: compute, Store: st, Offload: offload.Config{StagingChunks: staging}})
 	fatal(b, err)
 	b.Cleanup(func() {
 		fatal(b, w.Close(context.Background()))
@@ -204,14 +205,15 @@ type looker interface {
 
 type opener func(b *testing.B, spec dense.Spec, bytes int64) looker
 
-// benchmarkTransfers measures on a device that reaches the slots and on one with staging, with
+// benchmarkTransfers measures on a device that reaches the slots and on one with staging, of 4
+// chunks (the two streams of a transfer work at the same time) and of the default's 2 (they wait for each other), with
 // blocks that lie side by side, as in a fresh pool, and with scattered ones. It reports the
 // time of plain copies of the same bytes as a ratio to the time of the transfer: one copy on the
 // direct device, two where there is staging, once of whole chunks and once of blocks, in memory of the store's kind.
 func benchmarkTransfers(b *testing.B, load bool, open opener, memory func(b *testing.B, bytes int) []byte) {
-	for _, way := range []string{"direct", "staged"} {
+	for way, staging := range map[string]int{"direct": 0, "staged": 4, "staged2": 2} {
 		for order, stride := range map[string]int{"consecutive": 1, "scattered": 7} {
-			b.Run(way+"/"+order, func(b *testing.B) { benchmarkBlocks(b, load, way == "direct", stride, open, memory) })
+			b.Run(way+"/"+order, func(b *testing.B) { benchmarkBlocks(b, load, staging, stride, open, memory) })
 		}
 	}
 }
@@ -227,9 +229,10 @@ func sharedMemory(b *testing.B, bytes int) []byte {
 	return mem
 }
 
-func benchmarkBlocks(b *testing.B, load, direct bool, stride int, open opener, memory func(b *testing.B, bytes int) []byte) {
+func benchmarkBlocks(b *testing.B, load bool, chunks, stride int, open opener, memory func(b *testing.B, bytes int) []byte) {
 	last := make(chan struct{}, 1)
-	w, layout, pools, store := benchRank(b, direct, open, last)
+	direct := chunks == 0
+	w, layout, pools, store := benchRank(b, chunks, open, last)
 	if layout.ChunkBytes(benchChunk) != 1<<20 {
 		b.Fatalf("chunks of %d bytes", layout.ChunkBytes(benchChunk))
 	}
