@@ -203,8 +203,14 @@ func TestTwoServersAreKilledTogether(t *testing.T) {
 	a.next(t, false)
 	b.next(t, false)
 	crews := []*crew{startCrew(t, "/dev/shm", a.endpoint), startCrew(t, "/dev/shm", b.endpoint)}
-	for _, c := range crews {
-		c.work(t)
+	for i, l := range []*lives{a, b} {
+		crews[i].work(t)
+		crews[i].stop()
+		// What has no checksum yet when its server is killed is not adopted.
+		eventually(t, "everything has its checksum", func() bool {
+			p := l.status(t)
+			return p.Cache.Objects > 0 && p.Cache.UnsummedObjects == 0
+		})
 	}
 	a.now.kill()
 	b.now.kill()
