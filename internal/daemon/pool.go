@@ -37,7 +37,7 @@ func identity(c *config.Serve) string {
 }
 
 // lockPatience is how long a pool of ours may be locked by somebody who only looks at it.
-const lockPatience = 500 * time.Millisecond
+var lockPatience = 500 * time.Millisecond // a test has none
 
 // makePool adopts the pool of an earlier server of this identity or makes one. What dead servers
 // left otherwise it removes: pools that nobody else would find, always; those of other

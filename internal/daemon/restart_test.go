@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -377,25 +378,30 @@ func TestTakeOverSaysWhatIsOpen(t *testing.T) {
 // TestStartWhileTheOldOneEnds: who starts while a server of its identity drains, which no longer
 // listens anywhere, waits for it and has its pool.
 func TestStartWhileTheOldOneEnds(t *testing.T) {
+	defer func(patience time.Duration) { lockPatience = patience }(lockPatience)
+	lockPatience = 0
 	c := again(t)
 	first := start(t, c, io.Discard)
 	_, w := workerOf(t, first)
 	next := c
 	next.Socket += "2" // the first one's is its own until it has ended
 	second := make(chan *Daemon, 1)
+	var log lines
 	ok, err := w.Store(t.Context(), &twoChunks, func(i int, dst []byte) error {
 		pattern(i, dst)
 		if i == 1 {
 			go keep(t, first)
 			waitForDrain(t, first)
 			go func() {
-				d, err := Start(t.Context(), next, "test", slog.New(slog.DiscardHandler))
+				d, err := Start(t.Context(), next, "test", slog.New(slog.NewTextHandler(&log, nil)))
 				if err != nil {
 					t.Error(err)
 				}
 				second <- d
 			}()
-			time.Sleep(2 * lockPatience)
+			for len(second) == 0 && !strings.Contains(log.String(), "it is waited for") {
+				runtime.Gosched()
+			}
 		}
 		return nil
 	})
