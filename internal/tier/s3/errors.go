@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -67,8 +68,10 @@ func status(err error) int {
 }
 
 // isCut reports whether the server closed the connection on a request, or on the proxy that
-// passed it. For one of the causes the client has a text of its own.
+// passed it: seen by what writes (reset, pipe), or after what reads has seen it (closed). For one
+// of the causes the client has a text of its own.
 func isCut(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || status(err) == http.StatusBadGateway ||
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed) ||
+		status(err) == http.StatusBadGateway ||
 		err != nil && strings.Contains(err.Error(), "Connection closed by foreign host")
 }
