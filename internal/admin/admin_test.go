@@ -11,6 +11,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,8 +139,34 @@ func TestRoot(t *testing.T) {
 	if code, body := ask(t, "GET", n.url+"/"); code != 200 || !strings.Contains(body, `"service": "Holdfast HTTP API"`) {
 		t.Errorf("%d %s", code, body)
 	}
-	if code, _ := ask(t, "GET", n.url+"/run_script"); code != 404 {
-		t.Errorf("an unknown page is answered %d", code)
+}
+
+// TestNoPage: a wrong path or method is told what there is.
+func TestNoPage(t *testing.T) {
+	n := start(t)
+	for _, c := range []struct {
+		method, path string
+		code         int
+		want         string
+	}{
+		{"GET", "/run_script", 404, "no such path"},
+		{"GET", "/status/", 404, "no such path"},
+		{"POST", "/healthz", 404, "no such path"},
+		{"POST", "/status", 405, "for GET"},
+		{"POST", "/", 405, "for GET"},
+		{"PUT", "/clear-cache", 405, "for POST"},
+		{"GET", "/take-over", 405, "for POST"},
+	} {
+		code, body := ask(t, c.method, n.url+c.path)
+		var got struct {
+			Error string
+			Paths []string
+		}
+		must(t, json.Unmarshal([]byte(body), &got))
+		if code != c.code || !strings.Contains(got.Error, c.want) ||
+			!slices.Contains(got.Paths, "GET /healthcheck") || !slices.Contains(got.Paths, "POST /clear-cache") || len(got.Paths) != 7 {
+			t.Errorf("%s %s: %d %s", c.method, c.path, code, body)
+		}
 	}
 }
 
