@@ -72,7 +72,8 @@ and fields of LMCache that have a meaning here are accepted under their names. A
 the nearest; LMCache's other types are refused by name.
 
 Around every tier there is a circuit breaker: after 5 failures in a row that time may heal, calls fail at once, which is
-a miss, and one call is tried again after 1 s, later after up to 30 s.
+a miss, and one call is tried again after 1 s, later after up to 30 s. Valkey and S3 are asked for one object in its place
+if there is no call, so that the tier's state shows when they are back.
 
 `
 

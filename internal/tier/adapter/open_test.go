@@ -96,6 +96,18 @@ func TestOpenValkey(t *testing.T) {
 	}
 }
 
+// TestValkeyThatIsBack is found to be, though nobody asks for anything.
+func TestValkeyThatIsBack(t *testing.T) {
+	server := testserver.Redis(t)
+	store := must(t, fmt.Sprintf(`{"type":"valkey","addresses":%q,"retries":0}`, server.Addr), Env{})
+	server.Kill()
+	if _, err := store.Exists(t.Context(), make([]tier.Key, 1)); !tier.IsPassing(err) || store.Status().State != tier.StateFailing {
+		t.Fatalf("%v, %+v", err, store.Status())
+	}
+	server.Start()
+	testserver.Await(t, "the store's state", func() bool { return store.Status().State == tier.StateOK })
+}
+
 // TestOpenFails: settings that cannot work are said when the store is opened.
 func TestOpenFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d")

@@ -169,13 +169,18 @@ func (a *around) Close() error {
 
 // life counts calls, so that Close can wait for them.
 type life struct {
-	closing chan struct{} // closed by Close
-	mu      sync.Mutex    // guards the flag and orders it with the count
-	closed  bool
-	calls   sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	mu     sync.Mutex // guards the flag and orders it with the count
+	closed bool
+	calls  sync.WaitGroup
 }
 
-func newLife() *life { return &life{closing: make(chan struct{})} }
+func newLife() *life {
+	l := new(life)
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
 
 func (l *life) begin() bool {
 	l.mu.Lock()
@@ -191,10 +196,8 @@ func (l *life) end() { l.calls.Done() }
 
 func (l *life) close() {
 	l.mu.Lock()
-	if !l.closed {
-		l.closed = true
-		close(l.closing)
-	}
+	l.closed = true
 	l.mu.Unlock()
+	l.cancel()
 	l.calls.Wait()
 }

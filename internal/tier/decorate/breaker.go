@@ -35,6 +35,7 @@ type circuit struct {
 	reopens  time.Time // when the next call is tried; zero = closed
 	pause    time.Duration
 	probing  bool
+	admitted uint64
 	last     string // text of the last failure
 }
 
@@ -55,12 +56,14 @@ func newCircuit(b Breaks) circuit {
 func (c *circuit) admit(now time.Time) (ok, probe bool, wait time.Duration) {
 	switch {
 	case c.reopens.IsZero():
+		c.admitted++
 		return true, false, 0
 	case now.Before(c.reopens):
 		return false, false, c.reopens.Sub(now)
 	case c.probing:
 		return false, false, 0
 	}
+	c.admitted++
 	c.probing = true
 	return true, true, 0
 }
@@ -100,19 +103,26 @@ func (c *circuit) report(now time.Time, v verdict, probe bool, text string) {
 // fails at once with an error that passes, an index has nothing, and the status is failing; then
 // one call at a time is tried until one succeeds. A caller's deadline that passes is a failure, a
 // caller that gives up is not.
+//
+// While a store fails and nobody calls it, the breaker asks it for one object, as seldom as it
+// would try calls, so that the status tells when it is back. A store with an index is not asked:
+// it would answer without its medium.
 func Breaker(inner tier.Store, b Breaks) tier.Store {
 	s := &breaker{around: newAround(inner), circuit: newCircuit(b)}
 	s.through = s.guard
 	if has := hasOf(inner); has != nil {
 		return indexed{s, func(key tier.Key) bool { return !s.open() && has(key) }}
 	}
+	s.asks = true
 	return s
 }
 
 type breaker struct {
 	*around
-	mu      sync.Mutex // guards circuit
+	asks    bool       // when nobody calls
+	mu      sync.Mutex // guards circuit and asking
 	circuit circuit
+	asking  bool
 	// until is when the circuit reopens or last did, in nanoseconds since 1970, for
 	// lookups, which must not meet a lock.
 	until atomic.Int64
@@ -134,16 +144,65 @@ func (s *breaker) guard(ctx context.Context, c *call) []error {
 	}
 	v, text := unknown, ""
 	defer func() { // a call that panics ends its probe too
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.circuit.report(time.Now(), v, probe, text)
-		if reopens := s.circuit.reopens; !reopens.IsZero() {
-			s.until.Store(reopens.UnixNano()) // it closes after that time only
+		if s.report(v, probe, text) && s.life.begin() {
+			go s.ask()
 		}
 	}()
 	errs := c.run(ctx, nil)
 	v, text = judge(errs)
 	return errs
+}
+
+// report takes a call's verdict, and reports whether asking is to begin.
+func (s *breaker) report(v verdict, probe bool, text string) (ask bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.circuit.report(time.Now(), v, probe, text)
+	if reopens := s.circuit.reopens; !reopens.IsZero() {
+		s.until.Store(reopens.UnixNano()) // it closes after that time only
+	}
+	ask = v == failed && s.asks && !s.asking
+	s.asking = s.asking || ask
+	return ask
+}
+
+// ask calls the store from time to time until it is well, unless others do.
+func (s *breaker) ask() {
+	defer s.life.end()
+	question := &call{op: Exists, n: 1, count: 1, run: func(ctx context.Context, _ []int) []error {
+		_, err := s.inner.Exists(ctx, make([]tier.Key, 1))
+		return []error{err}
+	}}
+	rules := s.circuit.rules
+	for pause := rules.First; ; pause = min(2*pause, rules.Most) {
+		admitted, wait := s.whenToAsk()
+		if s.life.wait(s.life.ctx, max(pause, wait)) != nil {
+			return
+		}
+		well, others := s.sinceThen(admitted)
+		if well {
+			return
+		}
+		if !others {
+			s.guard(s.life.ctx, question)
+		}
+	}
+}
+
+// whenToAsk is how many calls were made, and how long it is until another may be.
+func (s *breaker) whenToAsk() (admitted uint64, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.circuit.admitted, time.Until(s.circuit.reopens)
+}
+
+// sinceThen reports whether the store is well, which ends the asking, and whether others have called it.
+func (s *breaker) sinceThen(admitted uint64) (well, others bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	well = s.circuit.failures == 0
+	s.asking = !well
+	return well, s.circuit.admitted != admitted
 }
 
 // judge: one object that moved shows that a store works; an absent one only where nothing failed,
@@ -169,8 +228,12 @@ func (s *breaker) Status() tier.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := &s.circuit; !c.reopens.IsZero() {
+		last := c.last
+		if status.State == tier.StateFailing {
+			last = status.Reason // the store may know more
+		}
 		status.State = tier.StateFailing
-		status.Reason = fmt.Sprintf("%d failures in a row, tried again at %s; last: %s", c.failures, c.reopens.Format(time.TimeOnly), c.last)
+		status.Reason = fmt.Sprintf("%d failures in a row, tried again at %s; last: %s", c.failures, c.reopens.Format(time.TimeOnly), last)
 	}
 	return status
 }

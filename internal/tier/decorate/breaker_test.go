@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,6 +135,128 @@ func TestBreaker(t *testing.T) {
 		}
 		if err := get(); err != nil || s.Status().State != tier.StateOK {
 			t.Errorf("closed again: %v, %+v", err, s.Status())
+		}
+	})
+}
+
+// withoutIndex hides a store's index, and counts what it is asked.
+type withoutIndex struct {
+	tier.Store
+	asked atomic.Int64
+}
+
+func (s *withoutIndex) Exists(ctx context.Context, keys []tier.Key) ([]bool, error) {
+	s.asked.Add(int64(len(keys)))
+	return s.Store.Exists(ctx, keys)
+}
+
+// TestBreakerAsks: a store that nobody calls is asked seldom while it fails, and found to be back;
+// one that is well is not asked, nor one that others call.
+func TestBreakerAsks(t *testing.T) {
+	for _, failures := range []int{1, 2} { // a closed circuit, and an open one
+		synctest.Test(t, func(t *testing.T) {
+			f := NewFaulty(memory(t, 1, 10))
+			in := &withoutIndex{Store: f.Store}
+			s := Breaker(in, Breaks{Failures: 2, First: time.Second, Most: 30 * time.Second})
+			defer s.Close()
+			get := func() error { return s.Get(t.Context(), targets(10, 0))[0] }
+			pass := func(d time.Duration) {
+				<-time.After(d) // of the bubble's clock
+				synctest.Wait()
+			}
+			if pass(time.Hour); get() != nil || in.asked.Load() != 0 {
+				t.Errorf("asked %d times, and it was well", in.asked.Load())
+			}
+			f.Set(Fault{Err: errLost})
+			for range failures {
+				get()
+			}
+			pass(10 * time.Minute)
+			if n := in.asked.Load(); n < 15 || n > 30 || s.Status().State != tier.StateFailing {
+				t.Errorf("asked %d times in ten minutes, %+v", n, s.Status())
+			}
+			f.Set(Fault{})
+			if pass(31 * time.Second); s.Status().State != tier.StateOK {
+				t.Errorf("it is back: %+v", s.Status())
+			}
+			before := in.asked.Load()
+			pass(time.Hour)
+			f.Set(Fault{Err: errLost})
+			get()
+			f.Set(Fault{})
+			if err := get(); err != nil {
+				t.Error(err)
+			}
+			if pass(time.Hour); in.asked.Load() != before {
+				t.Errorf("asked %d times more, and it was well, or others saw that it is", in.asked.Load()-before)
+			}
+		})
+	}
+}
+
+// TestBreakerLeavesAskingToOthers: while calls show how the store is, it is not asked beside them.
+func TestBreakerLeavesAskingToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFaulty(memory(t, 1, 10))
+		in := &withoutIndex{Store: f.Store}
+		s := Breaker(in, Breaks{Failures: 1000, First: time.Second})
+		defer s.Close()
+		f.Set(Fault{Err: errLost})
+		for range 600 {
+			s.Get(t.Context(), targets(10, 0))
+			<-time.After(100 * time.Millisecond) // of the bubble's clock
+		}
+		if n := in.asked.Load(); n != 0 {
+			t.Errorf("asked %d times beside other calls", n)
+		}
+	})
+}
+
+// TestBreakerClosesWhileItAsks: Close cuts a question that nobody answers.
+func TestBreakerClosesWhileItAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFaulty(memory(t, 1, 10))
+		s := Breaker(&withoutIndex{Store: f.Store}, Breaks{})
+		f.Set(Fault{Err: errLost})
+		s.Get(t.Context(), targets(10, 0))
+		<-f.Set(Fault{Gate: make(chan struct{})})
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestIndexIsNotAsked: it would answer without its medium, which says nothing.
+func TestIndexIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFaulty(memory(t, 1, 10))
+		s := Breaker(f.Store, Breaks{Failures: 1})
+		f.Set(Fault{Err: errLost, Operations: []Operation{Get}})
+		s.Get(t.Context(), targets(10, 0))
+		<-time.After(time.Hour) // of the bubble's clock
+		if st := s.Status(); st.State != tier.StateFailing {
+			t.Errorf("%+v", st)
+		}
+	})
+}
+
+// explaining is a store that knows why it fails.
+type explaining struct{ tier.Store }
+
+func (explaining) Status() tier.Status {
+	return tier.Status{State: tier.StateFailing, Reason: "somebody pulled the plug"}
+}
+
+// TestReasonIsTheStores: a store that says why it fails knows better than its last error.
+func TestReasonIsTheStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFaulty(memory(t, 1, 10))
+		s := Breaker(explaining{f.Store}, Breaks{Failures: 1})
+		defer s.Close()
+		f.Set(Fault{Err: errLost})
+		s.Get(t.Context(), targets(10, 0))
+		if r := s.Status().Reason; !strings.Contains(r, "1 failures in a row") || !strings.Contains(r, "the plug") {
+			t.Error(r)
 		}
 	})
 }

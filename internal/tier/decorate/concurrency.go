@@ -16,7 +16,7 @@ func Concurrency(inner tier.Store, calls int) tier.Store {
 		case turns <- struct{}{}:
 		case <-ctx.Done():
 			return tier.All(c.n, fmt.Errorf("%s: %w while waiting for one of %d calls in flight", c.op, ctx.Err(), calls))
-		case <-a.life.closing:
+		case <-a.life.ctx.Done():
 			return tier.All(c.n, fmt.Errorf("%s: %w", c.op, tier.ErrClosed))
 		}
 		defer func() { <-turns }()

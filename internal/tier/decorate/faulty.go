@@ -90,7 +90,7 @@ func (fault *Fault) apply(a *around, ctx context.Context, c *call) []error {
 		case <-fault.Gate:
 		case <-ctx.Done():
 			return tier.All(c.n, fmt.Errorf("%s: %w", c.op, ctx.Err()))
-		case <-a.life.closing:
+		case <-a.life.ctx.Done():
 			return tier.All(c.n, fmt.Errorf("%s: %w", c.op, tier.ErrClosed))
 		}
 	}

@@ -20,7 +20,7 @@ func (l *life) wait(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-l.closing:
+	case <-l.ctx.Done():
 		return tier.ErrClosed
 	}
 }
