@@ -140,8 +140,11 @@ func (d *Daemon) bind() error {
 	host := strings.TrimSuffix(strings.TrimPrefix(d.cfg.Host, "["), "]")
 	tcp := "tcp://" + net.JoinHostPort(host, strconv.Itoa(d.cfg.Port))
 	l, err := zmtp.Listen(tcp, options)
-	if err != nil {
+	switch {
+	case addressBusy(err):
 		return fmt.Errorf("%w; choose another --port or --host; if a server of these settings runs there, --take-over replaces it", err)
+	case err != nil:
+		return fmt.Errorf("%w; choose another --host or --port", err)
 	}
 	listeners := []*zmtp.Listener{l}
 	if d.cfg.Socket != "" {
@@ -153,6 +156,9 @@ func (d *Daemon) bind() error {
 		listeners = append(listeners, l)
 	}
 	d.listeners = listeners
+	if bound, _, err := net.SplitHostPort(strings.TrimPrefix(l.Endpoint(), "tcp://")); err == nil && !net.ParseIP(bound).IsLoopback() {
+		d.log.Warn("the engines' port is reachable from other hosts and has no authentication; --host localhost keeps it to this one", "address", l.Endpoint())
+	}
 	return nil
 }
 

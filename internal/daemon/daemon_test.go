@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -106,6 +107,19 @@ func TestHostInBrackets(t *testing.T) {
 	}
 }
 
+// TestOpenPortIsToldOf: who lets other hosts connect is told that nothing stops them.
+func TestOpenPortIsToldOf(t *testing.T) {
+	for host, told := range map[string]bool{"localhost": false, "127.0.0.1": false, "0.0.0.0": true, "*": true} {
+		c := small(t)
+		c.Host = host
+		var log bytes.Buffer
+		stop(t, start(t, c, &log))
+		if n := strings.Count(log.String(), "engines' port is reachable from other hosts"); n != 0 != told || n > 1 {
+			t.Errorf("%s: told %d times: %s", host, n, log.String())
+		}
+	}
+}
+
 func TestConfiguredName(t *testing.T) {
 	c := small(t)
 	c.ShmName = fmt.Sprintf("lmcache_l1_pool_test-%d", os.Getpid())
@@ -192,6 +206,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"port taken", func(c *config.Serve) { c.Host, c.Port = "127.0.0.1", port }, "--port"},
 		{"http port taken", func(c *config.Serve) { c.HTTPPort = port }, "--http-port"},
+		{"no address of this host", func(c *config.Serve) { c.Host = "192.0.2.1" }, "choose another --host or --port"},
 		{"socket cannot be made", func(c *config.Serve) { c.Socket = "/does/not/exist/s" }, "--socket"},
 		{"size does not fit", func(c *config.Serve) { c.L1Bytes = 1 << 50 }, "--l1-size-gb"},
 	}

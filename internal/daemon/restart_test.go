@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -289,6 +290,57 @@ func TestHandOverIsForTheSame(t *testing.T) {
 	<-d.TakenOver()
 	if _, err := admin.AskToHandOver(t.Context(), "127.0.0.1:1", ""); !errors.Is(err, admin.ErrNoServer) {
 		t.Errorf("nobody is there: %v", err)
+	}
+}
+
+// TestHandOverWithoutSharedMemory: servers without a pool to adopt go by their name or address; one
+// that has neither neither hands over nor takes over.
+func TestHandOverWithoutSharedMemory(t *testing.T) {
+	named := small(t)
+	named.SHM, named.InstanceID = false, "a"
+	other := named
+	other.InstanceID = "b"
+	shared := named
+	shared.SHM = true
+	nameless := small(t)
+	nameless.SHM = false
+	for _, tc := range []struct {
+		name     string
+		old, new config.Serve
+		yields   bool
+	}{
+		{"the same name", named, named, true},
+		{"another name", named, other, false},
+		{"one of them with shared memory", named, shared, false},
+		{"none has a name", nameless, nameless, false},
+		{"one that says nothing", named, nameless, false},
+	} {
+		d := start(t, tc.old, io.Discard)
+		_, err := admin.AskToHandOver(t.Context(), d.AdminAddr(), place(&tc.new))
+		yields := false
+		select {
+		case <-d.TakenOver():
+			yields = true
+		default:
+		}
+		if yields != tc.yields || (err == nil) != tc.yields {
+			t.Errorf("%s: it ends: %t, %v", tc.name, yields, err)
+		}
+		stop(t, d)
+	}
+	// Its own admin port is that of a server of the same lack of a name.
+	old := start(t, nameless, io.Discard)
+	defer stop(t, old)
+	_, port, _ := net.SplitHostPort(old.AdminAddr())
+	next := small(t)
+	next.SHM, next.TakeOver = false, true
+	next.HTTPPort, _ = strconv.Atoi(port)
+	var log bytes.Buffer
+	if _, err := Start(t.Context(), next, "test", slog.New(slog.NewTextHandler(&log, nil))); err == nil || !strings.Contains(err.Error(), "--http-port") {
+		t.Errorf("it starts where another is: %v", err)
+	}
+	if !strings.Contains(log.String(), "has no identity") {
+		t.Errorf("log: %s", log.String())
 	}
 }
 

@@ -33,8 +33,13 @@ type predecessor struct {
 // ask asks the running server of this identity to hand over. nil without error says that there
 // is none.
 func (d *Daemon) ask(ctx context.Context) (*predecessor, error) {
+	ours := place(&d.cfg)
+	if ours == "" {
+		d.log.Warn("--take-over: this server has no identity (--port 0, and neither --shm-name nor --instance-id), so there is none to take over from")
+		return nil, nil
+	}
 	for _, address := range d.candidates(ctx) {
-		reply, err := admin.AskToHandOver(ctx, address, identity(&d.cfg))
+		reply, err := admin.AskToHandOver(ctx, address, ours)
 		switch {
 		case errors.Is(err, admin.ErrNoServer):
 			continue
@@ -47,6 +52,20 @@ func (d *Daemon) ask(ctx context.Context) (*predecessor, error) {
 	}
 	d.log.Info("--take-over: no server of this identity is running")
 	return nil, nil
+}
+
+// place says whose place a server takes or gives up: that of its pool's identity, or of what this
+// would be if it had shared memory. "" is a server that no other is.
+func place(c *config.Serve) string {
+	if c.SHM {
+		return identity(c)
+	}
+	shared := *c
+	shared.SHM = true
+	if id := identity(&shared); id != "" {
+		return id + " without shared memory"
+	}
+	return ""
 }
 
 // candidates are the admin addresses to ask: that of the pool's owner, and our own, where a
@@ -205,7 +224,10 @@ func addressBusy(err error) bool {
 
 // handOver is what the admin HTTP does when the next server asks for our place.
 func (d *Daemon) handOver(asked string) (admin.HandOver, error) {
-	if ours := identity(&d.cfg); asked != ours {
+	switch ours := place(&d.cfg); {
+	case ours == "":
+		return admin.HandOver{}, errors.New("this server has no identity (--port 0, and neither --shm-name nor --instance-id): end it with SIGTERM instead")
+	case asked != ours:
 		return admin.HandOver{}, fmt.Errorf("this server is %q, not %q", ours, asked)
 	}
 	d.handsOver.Store(true)

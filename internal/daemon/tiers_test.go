@@ -5,13 +5,18 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-kv/holdfast/client"
+	"github.com/holdfast-kv/holdfast/internal/config"
 	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
+	"github.com/holdfast-kv/holdfast/internal/tier/disk"
 )
 
 const (
@@ -117,15 +122,63 @@ func TestDiskTierOutlivesTheServer(t *testing.T) {
 	stop(t, again)
 }
 
-// TestTierThatCannotWork: a start that fails names the tier and leaves nothing behind.
+// TestTierThatCannotWork: a start that fails names the setting and the tier, and leaves nothing behind.
 func TestTierThatCannotWork(t *testing.T) {
-	c := small(t)
-	c.Adapters = []adapter.Spec{{Kind: "tape"}}
-	if _, err := Start(t.Context(), c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "tape") {
-		t.Errorf("error %v", err)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	c.Adapters, c.DiskPath = nil, "/proc/nothing"
-	if _, err := Start(t.Context(), c, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "/proc/nothing") {
-		t.Errorf("error %v", err)
+	for _, tc := range []struct {
+		path    string
+		adapter adapter.Spec
+		want    []string
+	}{
+		{"", adapter.Spec{Kind: "tape"}, []string{"--l2-adapter: ", "tape"}},
+		{"/proc/nothing", adapter.Spec{}, []string{"--disk-path=/proc/nothing: ", "that user"}},
+		{file, adapter.Spec{}, []string{"--disk-path=" + file + ": ", "that user"}},
+		{filepath.Dir(file), adapter.Spec{}, []string{"--disk-path=", "a directory of its own"}},
+		{"", adapter.Spec{Kind: adapter.Disk, Disk: disk.Options{Path: file}}, []string{"--l2-adapter: ", file, "that user"}},
+	} {
+		c := small(t)
+		if c.DiskPath = tc.path; c.DiskPath == "" {
+			c.Adapters = []adapter.Spec{tc.adapter}
+		}
+		_, err := Start(t.Context(), c, "test", slog.New(slog.DiscardHandler))
+		for _, want := range tc.want {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v does not have %q", err, want)
+			}
+		}
+	}
+}
+
+// TestDiskLargerThanItsFileSystem: a limit that nothing will ever reach is told of, with both numbers.
+func TestDiskLargerThanItsFileSystem(t *testing.T) {
+	const huge = 1 << 50 // 1 PiB
+	path := t.TempDir()
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		t.Fatal(err)
+	}
+	has := fmt.Sprintf("%s GiB of the file system", gib(int64(fs.Blocks)*fs.Bsize))
+	asAdapter := func(limit int64) []adapter.Spec {
+		return []adapter.Spec{{Kind: adapter.Disk, Disk: disk.Options{Path: path, LimitBytes: limit}}}
+	}
+	for _, tc := range []struct {
+		edit func(*config.Serve)
+		want string // "" is no warning
+	}{
+		{func(c *config.Serve) { c.DiskPath, c.DiskBytes = path, huge }, "--disk-size-gb: 1048576 GiB "},
+		{func(c *config.Serve) { c.Adapters = asAdapter(huge) }, "size_gb of --l2-adapter: 1048576 GiB "},
+		{func(c *config.Serve) { c.DiskPath, c.DiskBytes = path, 1<<20 }, ""},
+		{func(c *config.Serve) { c.DiskPath = path }, ""}, // config warns
+	} {
+		c := small(t)
+		tc.edit(&c)
+		var log bytes.Buffer
+		stop(t, start(t, c, &log))
+		if said := strings.Contains(log.String(), has) && strings.Contains(log.String(), tc.want); said != (tc.want != "") {
+			t.Errorf("want %q: %s", tc.want, log.String())
+		}
 	}
 }
