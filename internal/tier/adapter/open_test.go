@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -106,6 +107,42 @@ func TestValkeyThatIsBack(t *testing.T) {
 	}
 	server.Start()
 	testserver.Await(t, "the store's state", func() bool { return store.Status().State == tier.StateOK })
+}
+
+// TestDiskThatSomebodyRemoved: whoever empties the directory of a running server is told what to
+// do about it, and that helps.
+func TestDiskThatSomebodyRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "d")
+	text := fmt.Sprintf(`{"type":"disk","path":%q,"size_gb":1}`, path)
+	put := func(store tier.Store, rank int) error {
+		mem := []byte("object")
+		return store.Put(t.Context(), []tier.Object{{Key: tier.Key{Rank: uint16(rank)}, Mem: mem, Sum: xxh3.Hash128(mem)}})[0]
+	}
+	store := must(t, text, Env{})
+	if err := put(store, 0); err != nil {
+		t.Fatal(err)
+	}
+	there, err := filepath.Glob(filepath.Join(path, "*"))
+	for _, name := range there {
+		err = errors.Join(err, os.RemoveAll(name))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 * decorate.DefaultFailures {
+		if err := put(store, 1+n); err == nil {
+			t.Fatal("an object without a directory")
+		}
+		if st := store.Status(); st.State != tier.StateFailing || !strings.Contains(st.Reason, "restart the server") {
+			t.Errorf("after %d puts: %+v", 1+n, st)
+		}
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := put(must(t, text, Env{}), 1); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestOpenFails: settings that cannot work are said when the store is opened.

@@ -1,7 +1,11 @@
 package disk
 
 import (
+	"errors"
+	"fmt"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
@@ -40,7 +44,16 @@ func (h *health) fail(now time.Time, state tier.State, err error) {
 	if h.state == tier.StateOK || h.state == "" {
 		h.pause = firstPause
 	}
-	h.state, h.err, h.failed = state, err, now
+	h.state, h.err, h.failed = state, explain(err), now
+}
+
+// explain says what to do about a failure that time does not heal. The directories are not made
+// again by themselves: the lock has gone with them, and another server may have the path by now.
+func explain(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("%w: the store's directories were removed under the server; restart the server, which makes them again", err)
+	}
+	return err
 }
 
 // succeed notes that a write succeeded, and reports whether that is news.
