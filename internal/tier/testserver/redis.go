@@ -123,7 +123,7 @@ func RedisCluster(t testing.TB, n int) []*RedisServer {
 	nodes := make([]*RedisServer, n)
 	buses := make([]int, n)
 	for i := range nodes {
-		buses[i] = freePort(t)
+		buses[i] = reserve(t)
 		nodes[i] = Redis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(buses[i]), "--cluster-node-timeout", "2000",
 			"--cluster-config-file", "nodes.conf", "--cluster-require-full-coverage", "no")
 	}
@@ -143,18 +143,24 @@ func RedisCluster(t testing.TB, n int) []*RedisServer {
 				strings.Contains(info, "cluster_known_nodes:"+strconv.Itoa(n))
 		})
 	}
+	// They have found each other quickly, and from now on do not lose each other because the
+	// machine is slow.
+	for _, node := range nodes {
+		node.Do("CONFIG", "SET", "cluster-node-timeout", "600000")
+	}
 	return nodes
 }
 
 // RedisSentinel starts a sentinel that watches master, which it knows by name. It takes a
-// master for dead after a second.
+// master for dead after ten minutes, so that no slow machine makes it do so; tests that
+// kill the master shorten that.
 func RedisSentinel(t testing.TB, master *RedisServer, name string) *RedisServer {
 	t.Helper()
 	binary := redisBinary(t)
 	host, port, _ := strings.Cut(master.Addr, ":")
 	p := run(t, func(p *Process, own int) *exec.Cmd {
 		conf := filepath.Join(p.Dir, "sentinel.conf")
-		settings := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s 1000\nsentinel failover-timeout %s 5000\n",
+		settings := fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\nsentinel monitor %s %s %s 1\nsentinel down-after-milliseconds %s 600000\nsentinel failover-timeout %s 5000\n",
 			own, p.Dir, name, host, port, name, name)
 		if err := os.WriteFile(conf, []byte(settings), 0o600); err != nil {
 			t.Fatal(err)

@@ -2,9 +2,13 @@ package testserver
 
 import (
 	"bufio"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestRedis: it answers, keeps its address over a kill, and forgets.
@@ -21,6 +25,27 @@ func TestRedis(t *testing.T) {
 	r.Start()
 	if v := r.Do("GET", "k"); v != "" {
 		t.Fatalf("after a kill GET is %q", v)
+	}
+}
+
+// TestReserve: nobody else is given a port that is kept, and a server may listen there again
+// and again.
+func TestReserve(t *testing.T) {
+	port := reserve(t)
+	other, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other)
+	if err := unix.Bind(other, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("another program has the port, too: %v", err)
+	}
+	for range 2 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
 	}
 }
 
