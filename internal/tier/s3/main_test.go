@@ -3,13 +3,17 @@ package s3
 import (
 	"context"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	patience = time.Minute // what a server refuses is refused by New, however slow the machine is
+	goleak.VerifyTestMain(m)
+}
 
 // open opens a store that is closed with the test.
 func open(t testing.TB, o Options) *Store {

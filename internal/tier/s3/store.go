@@ -33,7 +33,7 @@ type Store struct {
 var _ tier.Store = (*Store)(nil)
 
 // patience is how long New waits to see whether the bucket can be used at all.
-const patience = 2 * time.Second
+var patience = 2 * time.Second // tests wait longer
 
 // The client pauses after a request that failed, also if it is not going to repeat it; a lane
 // has nothing to wait for.

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/tier"
 	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
@@ -61,7 +60,7 @@ func TestClusterSlotMoves(t *testing.T) {
 func TestClusterNodeDies(t *testing.T) {
 	t.Parallel()
 	nodes := testserver.RedisCluster(t, 3)
-	s := open(t, Options{Addresses: addresses(nodes...), Timeout: 5 * time.Second})
+	s := open(t, Options{Addresses: addresses(nodes...)})
 	var objs []tier.Object
 	var at []int
 	for i := range 30 {
@@ -111,6 +110,7 @@ func TestSentinel(t *testing.T) {
 	// A replica that is elected must have all, which WAIT on another connection does not promise.
 	testserver.Await(t, "the object on the replica", func() bool { return replica.Do("EXISTS", s.name(o.Key)) == "1" })
 	master.Kill()
+	sentinel.Do("SENTINEL", "SET", "kv", "down-after-milliseconds", "1000")
 	testserver.Await(t, "going on at the other server", func() bool { return get(t, s, o) == nil })
 	put(t, s, object(2, 1000))
 	if replica.Do("EXISTS", s.name(object(2, 1000).Key)) != "1" {

@@ -15,7 +15,7 @@ func TestConformance(t *testing.T) {
 	conform.Run(t, conform.Subject{Ambiguous: true, Big: 16 << 20, Open: func(t testing.TB) conform.Opened {
 		server := testserver.Redis(t)
 		proxy := testserver.NewProxy(t, server.Addr)
-		o := Options{Addresses: []string{proxy.Addr}, Timeout: time.Minute}
+		o := Options{Addresses: []string{proxy.Addr}}
 		return conform.Opened{
 			Store:   open(t, o),
 			Reopen:  func(t testing.TB) tier.Store { return open(t, o) },
@@ -68,7 +68,7 @@ func TestConformanceTLS(t *testing.T) {
 	cert := testserver.NewCertificate(t)
 	server := testserver.RedisTLS(t, cert, "secret")
 	proxy := testserver.NewProxy(t, server.Addr)
-	client := Options{Addresses: []string{proxy.Addr}, Password: "secret", TLS: &remote.TLS{CAFile: cert.CertFile}, Timeout: time.Minute}
+	client := Options{Addresses: []string{proxy.Addr}, Password: "secret", TLS: &remote.TLS{CAFile: cert.CertFile}}
 	conform.Run(t, conform.Subject{
 		Ambiguous: true, Light: true, Big: 8 << 20,
 		Without: []conform.Hook{conform.Reopen, conform.Corrupt, conform.Full},

@@ -3,6 +3,7 @@ package valkey
 import (
 	"context"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -12,12 +13,17 @@ import (
 // rueidis waits up to a second, asleep, before it asks a lost server for its cluster, also if the
 // client is closed meanwhile.
 func TestMain(m *testing.M) {
+	patience = time.Minute // what a server refuses is refused by New, however slow the machine is
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
 }
 
-// open opens a store that is closed with the test.
+// open opens a store that is closed with the test. Its timeout, if the test has none of its own,
+// ends only what hangs.
 func open(t testing.TB, o Options) *Store {
 	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
 	s, err := New(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ type Store struct {
 var _ tier.Store = (*Store)(nil)
 
 // patience is how long New waits to see whether the servers can be used at all.
-const patience = time.Second
+var patience = time.Second // tests wait longer
 
 // New opens the store. It fails if the settings cannot work, which includes a server that
 // refuses the credentials; while no server answers, the store is failing and tries again.
