@@ -16,7 +16,7 @@ func demoCommand() *cobra.Command {
 		Long: `Start a server in this process with a pool that is too small for what comes and a disk behind it, play generated chat
 traffic through its socket as an engine would, and compare every byte that comes back. It takes less than a minute on two
 cores, 4 GiB of memory and 2 GiB of disk, all of which it gives back.`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return demo(cmd, directory) },
 	}
 	cmd.Flags().StringVar(&directory, "disk-path", "", "keep the disk, up to 8 GiB, in `DIRECTORY`; a second demo finds there what the first one stored (default: 2 GiB in a temporary directory, removed at the end)")
@@ -37,7 +37,7 @@ func demo(cmd *cobra.Command, directory string) error {
 	if err := printReport(cmd, &report, false); err != nil {
 		return failure(err)
 	}
-	if err := verdict(&report, err); err != nil {
+	if err := verdict(&report, aboutDisk("--disk-path", []string{directory}, err)); err != nil {
 		return err
 	}
 	if err := replay.CheckDemo(&report); err != nil {

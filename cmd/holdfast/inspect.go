@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,9 @@ import (
 
 // inspectFlags are the command line of `holdfast inspect` as it was written.
 type inspectFlags struct {
-	o    disk.Inspection
-	json bool
+	o       disk.Inspection
+	json    bool
+	summary bool
 }
 
 func inspectCommand() *cobra.Command {
@@ -30,7 +32,8 @@ func inspectCommand() *cobra.Command {
 		Short: "List, verify and repair a disk tier's directory",
 		Long: `List what a disk tier has at PATH: of every object its size, how long ago it was used, and its name, which is its
 whole key (SPACE.CHUNK.RANK.GROUP.LENGTH). Files that a crash left unfinished, that are too short or in the wrong place
-are told of at the end, files of other programs too.
+are told of at the end, files of other programs too. With --summary there is one line for every namespace (one model with
+its ranks, layout and tenant, which share no objects) in place of one for every object; its name begins those of its objects.
 
 With --verify every object is read and compared with its checksum. With --repair that is done too, and everything that is
 wrong is removed: what is left is a smaller cache, and every object in it is whole. Files of other programs are never
@@ -40,7 +43,10 @@ Without --repair nothing is changed, and a server may be using PATH meanwhile. W
 PATH open. A server needs neither: it verifies what it reads, and removes at its start what a crash has left.
 
 The exit status is 1 if something is wrong and was not removed.`,
-		Example: `  # what is there
+		Example: `  # what is there, on one screen
+  holdfast inspect --summary /var/cache/holdfast
+
+  # every object of it
   holdfast inspect /var/cache/holdfast
 
   # read everything, as JSON
@@ -63,7 +69,8 @@ The exit status is 1 if something is wrong and was not removed.`,
 	flags.SortFlags = false
 	flags.BoolVar(&f.o.Verify, "verify", false, "read every object and compare it with its checksum")
 	flags.BoolVar(&f.o.Repair, "repair", false, "verify, and remove what is wrong; no server may have PATH open")
-	flags.BoolVar(&f.json, "json", false, "write everything that was found as JSON")
+	flags.BoolVar(&f.summary, "summary", false, "write what each namespace has, and not every object")
+	flags.BoolVar(&f.json, "json", false, "write it as JSON")
 	return cmd
 }
 
@@ -80,17 +87,12 @@ func (f *inspectFlags) run(cmd *cobra.Command) error {
 	report, err := disk.Inspect(ctx, f.o)
 	if report != nil {
 		out := bufio.NewWriter(cmd.OutOrStdout())
-		if f.json {
-			err = errors.Join(err, json.NewEncoder(out).Encode(report))
-		} else {
-			writeInspection(out, report, time.Now())
-		}
-		err = errors.Join(err, out.Flush())
+		err = errors.Join(err, f.write(out, report, time.Now()), out.Flush())
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitError{exitInterrupted, err}
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, disk.ErrForeign):
 		return failure(fmt.Errorf("%w; PATH is the --disk-path of a server", err))
 	case err != nil:
 		return failure(err)
@@ -100,14 +102,41 @@ func (f *inspectFlags) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// writeInspection writes the list for people.
-func writeInspection(out io.Writer, r *disk.Report, now time.Time) {
+// write writes what was asked for.
+func (f *inspectFlags) write(out io.Writer, r *disk.Report, now time.Time) error {
+	s := summarize(r)
+	switch {
+	case f.json && f.summary:
+		return json.NewEncoder(out).Encode(&s)
+	case f.json:
+		return json.NewEncoder(out).Encode(r)
+	case f.summary:
+		s.write(out, now)
+		if s.Foreign > 0 {
+			fmt.Fprintf(out, "not the store's, left alone: %d files\n", s.Foreign)
+		}
+	default:
+		writeFiles(out, r, now)
+	}
+	verified := "not verified"
+	if s.Verified {
+		verified = "verified"
+	}
+	fmt.Fprintf(out, "%s: %d objects of %s, %s; all files take %s of the disk; %d wrong, %d removed\n",
+		s.Path, s.Objects, sizeText(s.Bytes), verified, sizeText(s.Taken), s.Wrong, s.Removed)
+	if s.Owner != "" {
+		fmt.Fprintf(out, "in use by %s\n", s.Owner)
+	}
+	return nil
+}
+
+// writeFiles writes the list for people.
+func writeFiles(out io.Writer, r *disk.Report, now time.Time) {
 	for i := range r.Objects {
 		f := &r.Objects[i]
 		name := f.File[strings.LastIndexByte(f.File, '/')+1:]
 		fmt.Fprintf(out, "%12s  %8s  %s\n", sizeText(f.Bytes), age(now.Sub(f.Used)), name)
 	}
-	objects := 0
 	for _, files := range [][]disk.Found{r.Objects, r.Others} {
 		for i := range files {
 			if files[i].Problem == "" {
@@ -122,20 +151,6 @@ func writeInspection(out io.Writer, r *disk.Report, now time.Time) {
 	}
 	for _, name := range r.Foreign {
 		fmt.Fprintf(out, "not the store's, left alone: %s\n", name)
-	}
-	for i := range r.Objects {
-		if r.Objects[i].Problem == "" {
-			objects++
-		}
-	}
-	verified := "not verified"
-	if r.Verified {
-		verified = "verified"
-	}
-	fmt.Fprintf(out, "%s: %d objects of %s, %s; all files take %s of the disk; %d wrong, %d removed\n",
-		r.Path, objects, sizeText(r.Bytes), verified, sizeText(r.Taken), r.Wrong, r.Removed)
-	if r.Owner != "" {
-		fmt.Fprintf(out, "in use by %s\n", r.Owner)
 	}
 }
 

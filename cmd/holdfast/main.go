@@ -8,10 +8,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/holdfast-kv/holdfast/internal/config"
 )
 
 // Exit codes. 130 is what a shell reports for a program that an interrupt ended.
@@ -39,8 +42,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		return exit.code
 	}
-	// What is left comes from cobra itself: an unknown command or too many arguments.
-	fmt.Fprintln(stderr, "holdfast:", err)
+	// What is left comes from cobra itself: an unknown command.
+	fmt.Fprintf(stderr, "holdfast: %s\ntry: holdfast --help\n", strings.TrimSpace(err.Error()))
 	return exitUsage
 }
 
@@ -66,6 +69,19 @@ func (e exitError) Unwrap() error { return e.err }
 func failure(err error) error { return exitError{exitFailure, err} }
 func usage(err error) error   { return exitError{exitUsage, err} }
 
+// noArguments refuses what follows a command and is no flag.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	if _, err := strconv.ParseBool(args[0]); err == nil {
+		hint = fmt.Sprintf(" (a switch takes it as --NAME=%s)", args[0])
+	}
+	path := cmd.CommandPath()
+	return usage(fmt.Errorf("%s takes no arguments, and got %q%s\ntry: %s --help", strings.TrimPrefix(path, "holdfast "), args[0], hint, path))
+}
+
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
@@ -78,7 +94,7 @@ connector can use it unmodified.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w\ntry: %s --help", err, cmd.CommandPath()))
+		return usage(fmt.Errorf("%w\ntry: %s --help", config.ExplainFlag(cmd.Flags(), err), cmd.CommandPath()))
 	})
 	root.Version = readBuild().String()
 	root.SetVersionTemplate("{{.Version}}")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -51,10 +52,19 @@ func TestUsageErrors(t *testing.T) {
 		want string
 	}{
 		{"sreve", "unknown command"},
-		{"version extra", "unknown command"},
+		{"sreve", "try: holdfast --help"},
+		{"serv", "serve"},
+		{"version extra", `version takes no arguments, and got "extra"`},
+		{"serve --l1-keep false", "--NAME=false"},
+		{"config extra", `config takes no arguments`},
+		{"config docs extra", `config docs takes no arguments`},
+		{"demo --diskpath x", "the nearest is --disk-path"},
+		{"serve --l1-size-gb 60GB", "--l1-size-gb=60GB: must be a number of GiB without a unit"},
+		{"qualify --timeout 0s", "--timeout=0s"},
+		{"qualify --json /does/not/exist", "--json=/does/not/exist: "},
 		{"serve --chunksize 1", "the nearest is --chunk-size"},
 		{"serve", "--chunk-size=0 (from HOLDFAST_CHUNK_SIZE)"},
-		{"serve extra", "unknown command"},
+		{"serve extra", `serve takes no arguments, and got "extra"`},
 		{"replay", "give one TRACE"},
 		{"replay --generated trace.jsonl", "give one TRACE"},
 		{"replay /does/not/exist", "no such file"},
@@ -80,6 +90,42 @@ func TestUsageErrors(t *testing.T) {
 		code, _, stderr := holdfast(strings.Fields(c.args)...)
 		if code != exitUsage || !strings.Contains(stderr, c.want) {
 			t.Errorf("holdfast %s: exit %d, %q; want %d and %q", c.args, code, stderr, exitUsage, c.want)
+		}
+	}
+}
+
+// TestUnusableDirectory: whoever names a directory that cannot be a disk is told which setting it was.
+func TestUnusableDirectory(t *testing.T) {
+	full := t.TempDir()
+	file := filepath.Join(full, "file")
+	check(t, os.WriteFile(file, []byte("x"), 0o600))
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"demo", "--disk-path", "/proc/x/y"}, "--disk-path=/proc/x/y: "},
+		{[]string{"demo", "--disk-path", full}, "--disk-path: "},
+		{[]string{"replay", "--generated", "--requests", "1", "--l1-size-gb", "0.01", "--tiers", file + "/x"}, "--tiers=" + file + "/x: "},
+		{[]string{"serve", "--port", "0", "--http-port", "0", "--l1-size-gb", "0.01", "--disk-path", file}, "--disk-path=" + file + ": "},
+		{[]string{"inspect", file}, "PATH is the --disk-path of a server"},
+	} {
+		if code, _, stderr := holdfast(c.args...); code != exitFailure || !strings.Contains(stderr, c.want) {
+			t.Errorf("%q: exit %d, %q", c.args, code, stderr)
+		}
+	}
+}
+
+// TestNothingNotLogged: how many lines were left out is told if there were any.
+func TestNothingNotLogged(t *testing.T) {
+	for _, format := range []string{config.LogText, config.LogJSON} {
+		var out bytes.Buffer
+		log := newLogger(&out, config.Serve{LogLevel: "info", LogFormat: format})
+		log.Info("a", "not_logged", 0, "tries", 0)
+		if s := out.String(); strings.Contains(s, "not_logged") || !strings.Contains(s, "tries") {
+			t.Error(s)
+		}
+		if log.Info("b", "not_logged", 3); !strings.Contains(out.String(), "not_logged") {
+			t.Error(out.String())
 		}
 	}
 }

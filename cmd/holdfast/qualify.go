@@ -76,6 +76,9 @@ func (f *qualifyFlags) run(cmd *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
+	if err := f.check(); err != nil {
+		return usage(err)
+	}
 	b := readBuild()
 	f.o.Version, f.o.Revision = b.version, b.revision
 	progress := cmd.ErrOrStderr()
@@ -106,6 +109,21 @@ func (f *qualifyFlags) run(cmd *cobra.Command) error {
 		return exitError{exitInterrupted, errors.New("interrupted; the report covers what was run")}
 	}
 	return failure(err)
+}
+
+// check finds out before anything is run what would be of no use after it.
+func (f *qualifyFlags) check() error {
+	if f.o.Timeout <= 0 {
+		return fmt.Errorf("--timeout=%v: must be above 0", f.o.Timeout)
+	}
+	if f.json == "" || f.json == "-" {
+		return nil
+	}
+	file, err := os.OpenFile(f.json, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("--json=%s: %w; give a FILE that can be written, or - for standard output", f.json, err)
+	}
+	return file.Close()
 }
 
 // write writes the table, and the evidence to where it was wanted.

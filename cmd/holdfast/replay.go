@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/config"
 	"github.com/holdfast-kv/holdfast/internal/replay"
+	"github.com/holdfast-kv/holdfast/internal/tier/disk"
 	"github.com/holdfast-kv/holdfast/internal/workload"
 	"github.com/holdfast-kv/holdfast/kv"
 )
@@ -119,7 +122,25 @@ func (f *replayFlags) run(cmd *cobra.Command, args []string) error {
 	if err := printReport(cmd, &report, f.json); err != nil {
 		return failure(err)
 	}
-	return verdict(&report, err)
+	return verdict(&report, aboutDisk("--tiers", f.tiers, err))
+}
+
+// aboutDisk names the setting of a directory that cannot be used as a disk.
+func aboutDisk(flag string, directories []string, err error) error {
+	if errors.Is(err, disk.ErrForeign) || errors.Is(err, disk.ErrInUse) {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	var at *os.PathError
+	if !errors.As(err, &at) {
+		return err
+	}
+	for _, d := range directories {
+		// What cannot be made may be a directory above it.
+		if d != "" && (strings.HasPrefix(d, at.Path) || strings.HasPrefix(at.Path, d)) {
+			return fmt.Errorf("%s=%s: %w; give a directory that user %d can make and write", flag, d, err, os.Geteuid())
+		}
+	}
+	return err
 }
 
 // verdict turns the outcome of a replay into an exit code. Wrong bytes outrank an

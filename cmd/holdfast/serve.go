@@ -48,16 +48,13 @@ warning. Every flag is also a variable (--l1-size-gb is HOLDFAST_L1_SIZE_GB) and
 
   # settings from a file, one of them overridden
   HOLDFAST_CHUNK_SIZE=512 holdfast serve --config /etc/holdfast.yaml`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd) },
 	}
 	for _, name := range config.Groups() {
 		cmd.Flags().AddFlagSet(groups[name])
 	}
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error { return serveUsage(cmd.OutOrStdout(), cmd, groups) })
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w\ntry: holdfast serve --help", config.ExplainFlag(cmd.Flags(), err)))
-	})
 	return cmd
 }
 
@@ -142,11 +139,19 @@ func newLogger(w io.Writer, cfg config.Serve) *slog.Logger {
 	var level slog.Level
 	// The word is one of slog's own; config has checked it.
 	_ = level.UnmarshalText([]byte(cfg.LogLevel))
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: withoutNothing}
 	if cfg.LogFormat == config.LogJSON {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// withoutNothing leaves out how many lines were not logged where there was none.
+func withoutNothing(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == "not_logged" && a.Value.Kind() == slog.KindInt64 && a.Value.Int64() == 0 {
+		return slog.Attr{}
+	}
+	return a
 }
 
 // printReady tells a person where the server is and how an engine is pointed at it.

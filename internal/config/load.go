@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -172,8 +173,12 @@ func readEnv(environ []string, prefix string) (*koanf.Koanf, error) {
 // is an error.
 func readFile(table []Setting, path string) (*koanf.Koanf, error) {
 	k := koanf.New(delimiter)
-	if err := k.Load(file.Provider(path), yaml.Parser()); err != nil {
+	var unread *os.PathError
+	switch err := k.Load(file.Provider(path), yaml.Parser()); {
+	case errors.As(err, &unread):
 		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w; it must be YAML with one setting a line (port: 5555)", err)
 	}
 	var errs []error
 	for _, key := range k.Keys() {

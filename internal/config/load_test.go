@@ -103,6 +103,7 @@ func TestRefusals(t *testing.T) {
 			[]string{"--l1-align-bytes=1000 (from LMCACHE_L1_ALIGN_BYTES)", "power of two from 64 to 2097152", "default 4096"}},
 		{"size zero", []string{"--l1-size-gb", "0"}, nil, "", []string{"--l1-size-gb=0", "1 MiB", "leave it out"}},
 		{"size not a number", nil, nil, "l1-size-gb: NaN\n", []string{"--l1-size-gb=NaN", "holdfast.yaml"}},
+		{"size with a unit", []string{"--l1-size-gb=60GB"}, nil, "", []string{"--l1-size-gb=60GB", "number of GiB without a unit"}},
 		{"chunk", []string{"--chunk-size=0"}, nil, "", []string{"--chunk-size=0", "1 to 65536"}},
 		{"reap too short", []string{"--worker-reap-timeout-seconds", "29"}, nil, "",
 			[]string{"--worker-reap-timeout-seconds=29", "0 (off), or 30 to 86400"}},
@@ -124,6 +125,7 @@ func TestRefusals(t *testing.T) {
 		{"list", nil, nil, "port: [1, 2]\n", []string{`"port" must be a single value`}},
 		{"config in the file", nil, nil, "config: x.yaml\n", []string{`"config" cannot be set in the file`}},
 		{"not yaml", nil, nil, "port: [\n", []string{"holdfast.yaml", "yaml"}},
+		{"a list of settings", nil, nil, "- port: 1\n", []string{"holdfast.yaml", "one setting a line (port: 5555)"}},
 		{"no such file", []string{"--config", "/does/not/exist.yaml"}, nil, "", []string{"--config=/does/not/exist.yaml", "no such file"}},
 		{"all at once", []string{"--port=x", "--chunk-size=y"}, nil, "", []string{"--port=x", "--chunk-size=y"}},
 	}

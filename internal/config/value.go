@@ -125,7 +125,7 @@ func (v gibibytes) set(c *Serve, s string) error {
 	gib, err := strconv.ParseFloat(s, 64)
 	bytes := gib * (1 << 30)
 	if err != nil || math.IsNaN(bytes) || bytes < minPool || bytes > maxPool {
-		return fmt.Errorf("must be a size in GiB from %s", v.limits())
+		return fmt.Errorf("must be a number of GiB without a unit, from %s", v.limits())
 	}
 	*v.field(c) = int64(bytes)
 	return nil
