@@ -128,7 +128,7 @@ func TestHealthcheck(t *testing.T) {
 	check(503, "no room")
 	n.population.Store(&Population{Done: true, Bytes: poolBytes})
 	check(200, `"healthy"`)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	must(t, n.server.Shutdown(ctx))
 	check(503, "shutting down")
@@ -224,7 +224,7 @@ func TestTiersAreShown(t *testing.T) {
 	if code, _ := ask(t, "POST", n.url+"/clear-cache"); code != 200 {
 		t.Errorf("clear is answered %d", code)
 	}
-	for deadline := time.Now().Add(10 * time.Second); n.picture(t).Tiers[0].Objects != 0; {
+	for deadline := time.Now().Add(time.Minute); n.picture(t).Tiers[0].Objects != 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the tier is never cleared")
 		}

@@ -70,7 +70,7 @@ func start(t *testing.T) *node {
 	})
 	must(t, err)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		web.Close()
 		http.DefaultClient.CloseIdleConnections()
@@ -121,7 +121,7 @@ func (n *node) store(t *testing.T, request string, chunks int) {
 func (n *node) lease(t *testing.T, request string, chunks int) {
 	t.Helper()
 	must(t, n.client.Lookup(t.Context(), key(request, -1, chunks)))
-	got, done, err := n.client.WaitPrefetch(t.Context(), request, 5*time.Second)
+	got, done, err := n.client.WaitPrefetch(t.Context(), request, time.Minute)
 	if err != nil || !done || got != chunks {
 		t.Fatalf("lookup: %d chunks, done %v, error %v; want %d", got, done, err, chunks)
 	}

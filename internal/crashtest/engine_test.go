@@ -85,7 +85,7 @@ func runEngine() {
 }
 
 func (e *engine) connect(endpoint string, instance uint64) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	e.name, e.random = fmt.Sprint("engine ", instance), rand.New(rand.NewPCG(instance, 1))
 	if e.scheduler, err = client.Dial(ctx, endpoint, client.Options{}); err != nil {
@@ -105,7 +105,7 @@ func (e *engine) connect(endpoint string, instance uint64) (err error) {
 
 // leave unregisters; the rest of the connections ends with the process.
 func (e *engine) leave() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var errs []error
 	for _, w := range e.workers {
@@ -216,7 +216,7 @@ func (e *engine) run(ctx context.Context) {
 }
 
 func (e *engine) do(ctx context.Context, w work) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if w.check {
 		return e.check(ctx, w)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,7 +49,7 @@ type victim struct {
 var stray = bytes.Repeat([]byte{0xEE}, objectBytes)
 
 func (v *victim) obey(word string, n int) (victimAnswer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	switch word {
 	case "prepare":
@@ -111,7 +110,7 @@ func (v *victim) read(ctx context.Context, n int) (a victimAnswer, err error) {
 	if err := v.client.Lookup(ctx, keyOf(n, 0, 0, chunks, "victim")); err != nil {
 		return a, err
 	}
-	hits, done, err := v.client.WaitPrefetch(ctx, "victim", time.Second)
+	hits, done, err := v.client.WaitPrefetch(ctx, "victim", patience)
 	if err != nil || !done || hits == 0 {
 		return a, err
 	}

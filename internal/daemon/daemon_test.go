@@ -42,9 +42,12 @@ func start(t *testing.T, c config.Serve, log io.Writer) *Daemon {
 	return d
 }
 
+// patience ends what hangs; nothing depends on its length.
+const patience = time.Minute
+
 func stop(t *testing.T, d *Daemon) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := d.Stop(ctx, false); err != nil {
 		t.Error(err)
@@ -268,7 +271,7 @@ func TestDrainWaitsForAnOpenStore(t *testing.T) {
 	stopped := make(chan error, 1)
 	ok, err := w.Store(t.Context(), key, func(int, []byte) error {
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			stopped <- d.Stop(ctx, false)
 		}()

@@ -59,7 +59,7 @@ func again(t *testing.T) config.Serve {
 
 func keep(t *testing.T, d *Daemon) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := d.Stop(ctx, true); err != nil {
 		t.Error(err)
@@ -490,8 +490,6 @@ func TestStartEndsWhileItWaits(t *testing.T) {
 // TestTakeOverOfAnotherNamespace: the pid that a server in another container says is another
 // process here, whose end would be waited for in vain.
 func TestTakeOverOfAnotherNamespace(t *testing.T) {
-	defer func(margin time.Duration) { handoverMargin = margin }(handoverMargin)
-	handoverMargin = 5 * time.Second
 	c := again(t)
 	c.TakeOver, c.HTTPPort = true, handsOver(t, os.Getpid(), "pid:[1]")
 	stop(t, start(t, c, io.Discard))
@@ -533,10 +531,9 @@ func TestSomebodyElseTookOver(t *testing.T) {
 	c := again(t)
 	c.Port = other.Addr().(*net.TCPAddr).Port
 	c.TakeOver, c.HTTPPort = true, handsOver(t, child.Process.Pid, namespace)
-	began := time.Now()
 	_, err = Start(t.Context(), c, "test", slog.New(slog.DiscardHandler))
-	if err == nil || !strings.Contains(err.Error(), "another has its address") || time.Since(began) > 5*time.Second {
-		t.Errorf("after %v: %v", time.Since(began), err)
+	if err == nil || !strings.Contains(err.Error(), "another has its address") {
+		t.Error(err)
 	}
 }
 

@@ -61,7 +61,7 @@ func engine(t *testing.T, d *Daemon) (*client.Client, *client.Worker) {
 func TestDiskTierOutlivesTheServer(t *testing.T) {
 	c := small(t)
 	c.SHM, c.DiskPath, c.L1Bytes = false, filepath.Join(t.TempDir(), "disk"), 8<<20
-	c.WriteQueueBytes = c.L1Bytes // nothing is left out, however slow the disk is
+	c.WriteQueueBytes, c.PrefetchTimeout = c.L1Bytes, patience // nothing is left out, however slow the disk is
 	var log bytes.Buffer
 	d := start(t, c, &log)
 	_, w := engine(t, d)
@@ -87,7 +87,7 @@ func TestDiskTierOutlivesTheServer(t *testing.T) {
 		if err := cl.Lookup(t.Context(), tierKey(request, seed, -1)); err != nil {
 			t.Fatal(err)
 		}
-		n, done, err := cl.WaitPrefetch(t.Context(), request, 20*time.Second)
+		n, done, err := cl.WaitPrefetch(t.Context(), request, patience)
 		if err != nil || !done || n != tierChunks {
 			t.Fatalf("lookup of %d: %d chunks, %v, %v", seed, n, done, err)
 		}
@@ -111,7 +111,7 @@ func TestDiskTierOutlivesTheServer(t *testing.T) {
 	if err := cl.Clear(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); again.cache.Stats().Tiers[0].Clearing; {
+	for deadline := time.Now().Add(patience); again.cache.Stats().Tiers[0].Clearing; {
 		if time.Now().After(deadline) {
 			t.Fatal("the disk is never cleared")
 		}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/holdfast-kv/holdfast/client"
 	"golang.org/x/sys/unix"
@@ -46,7 +45,7 @@ type victim struct {
 }
 
 func (v *victim) obey(word string, n int) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	switch word {
 	case "connect":

@@ -23,8 +23,11 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
 )
 
+// patience ends what hangs; nothing depends on its length.
+const patience = 2 * time.Minute
+
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -56,7 +56,7 @@ func serve(dir, endpoint string) error {
 	go func() { served <- s.Serve(l) }()
 	fmt.Println("pool", name)
 	<-terminate.Done()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err = errors.Join(s.Shutdown(ctx), <-served, c.Check(), pool.Close())
 	if err == nil {
@@ -158,7 +158,7 @@ func startCrew(t *testing.T, dir, endpoint string) *crew {
 // run makes trips until ctx ends. Between failures it waits a moment, as engines do.
 func (c *crew) run(ctx context.Context, t *testing.T, h *hammer) {
 	for ctx.Err() == nil {
-		trip, cancel := context.WithTimeout(ctx, 10*time.Second)
+		trip, cancel := context.WithTimeout(ctx, patience)
 		err := h.trip(trip)
 		cancel()
 		c.mismatches.Add(int64(h.mismatches))

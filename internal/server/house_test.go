@@ -185,12 +185,13 @@ type peer struct {
 	stuck *time.Timer // closes z when nothing comes for long
 }
 
-// patience is how long an answer may take before its absence is an error.
-const patience = 30 * time.Second
+// patience is how long an answer may take before its absence is an error; nothing else depends
+// on its length.
+const patience = 2 * time.Minute
 
 func (h *house) dial(t testing.TB, endpoint string) *peer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	z, err := zmtp.Dial(ctx, endpoint, zmtp.Options{SocketType: zmtp.Dealer})
 	if err != nil {
@@ -433,7 +434,7 @@ func pickledRange(t testing.TB, r lmcache.Registration, k lmcache.Key) []byte {
 // eventually polls for what other goroutines bring about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(patience)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
