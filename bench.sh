@@ -65,27 +65,28 @@ noop() {
 }
 
 shm() {
-  local verify target=0.90
-  for verify in off sampled; do
-    measure ./internal/bench "^BenchmarkSHM\$/verify=$verify/inflight=two/copies=apart" 15x 3
-    row "shared memory, store, verify $verify, × memcpy" store-x-memcpy 1 "SHM/verify=$verify/inflight=two/copies=apart" '≥' $target
-    row 'load' load-x-memcpy 1 "SHM/verify=$verify/inflight=two/copies=apart" '≥' $target
-    row 'store and load in turns' mixed-x-memcpy 1 "SHM/verify=$verify/inflight=two/copies=apart" '≥' $target
-    row 'the same in GB/s' mixed-GB/s 1 "SHM/verify=$verify/inflight=two/copies=apart"
-    target=0.85
+  local mode target name copies
+  for copies in anywhere apart; do
+    target=0.90
+    for mode in verify=off/sums=none verify=sampled/sums=client; do
+      name="SHM/$mode/inflight=two/copies=$copies"
+      measure ./internal/bench "^BenchmarkSHM\$/${name#SHM/}" 15x 3
+      row "shared memory, store, ${mode//\// }, copies $copies, × memcpy" store-x-memcpy 1 "$name" '≥' $target
+      row 'load' load-x-memcpy 1 "$name" '≥' $target
+      row 'store and load in turns' mixed-x-memcpy 1 "$name" '≥' $target
+      row 'the same in GB/s' mixed-GB/s 1 "$name"
+      target=0.85
+    done
   done
-  row 'after 640 MiB of stores: share without its checksum yet' store-unsummed 1 SHM/verify=sampled/inflight=two/copies=apart
-  row 'then, until all have theirs, ms' catch-up-ms 1 SHM/verify=sampled/inflight=two/copies=apart
-  for verify in off sampled; do
-    measure ./internal/bench "^BenchmarkSHM\$/verify=$verify/inflight=two/copies=anywhere" 15x 3
-    row "copies on any processor: store, verify $verify, × memcpy" store-x-memcpy 1 "SHM/verify=$verify/inflight=two/copies=anywhere"
-    row 'load' load-x-memcpy 1 "SHM/verify=$verify/inflight=two/copies=anywhere"
-    row 'store and load in turns' mixed-x-memcpy 1 "SHM/verify=$verify/inflight=two/copies=anywhere"
-  done
-  measure ./internal/bench '^BenchmarkSHM$/verify=(off|sampled)/inflight=one' 15x 1
-  row 'one transfer at a time: store, verify off, × memcpy' store-x-memcpy 1 SHM/verify=off/inflight=one/copies=anywhere
-  row 'one transfer at a time: load, verify off' load-x-memcpy 1 SHM/verify=off/inflight=one/copies=anywhere
-  row 'one transfer at a time: store, verify sampled' store-x-memcpy 1 SHM/verify=sampled/inflight=one/copies=anywhere
+  name=SHM/verify=sampled/sums=server/inflight=two/copies=anywhere
+  measure ./internal/bench "^BenchmarkSHM\$/${name#SHM/}" 15x 1
+  row 'checksums taken by the server: store' store-x-memcpy 1 "$name"
+  row 'the same in GB/s' store-GB/s 1 "$name"
+  row 'load' load-x-memcpy 1 "$name"
+  measure ./internal/bench '^BenchmarkSHM$/.*/sums=(none|client)/inflight=one' 15x 1
+  row 'one transfer at a time: store, verify off, × memcpy' store-x-memcpy 1 SHM/verify=off/sums=none/inflight=one/copies=anywhere
+  row 'load' load-x-memcpy 1 SHM/verify=off/sums=none/inflight=one/copies=anywhere
+  row 'one transfer at a time: store, verify sampled' store-x-memcpy 1 SHM/verify=sampled/sums=client/inflight=one/copies=anywhere
 }
 
 prepare_commit() {

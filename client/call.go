@@ -58,8 +58,8 @@ func newCall(op lmcache.Op) *call {
 
 // appendOp encodes the op frame: our own operations travel by name.
 func appendOp(b []byte, op lmcache.Op) []byte {
-	if op == lmcache.OpHello {
-		return msgp.AppendString(b, "holdfast.hello")
+	if op < 0 {
+		return msgp.AppendString(b, op.String())
 	}
 	return msgp.AppendInt(b, int(op))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -35,6 +36,9 @@ type link struct {
 	next    uint64
 	pending map[uint64]*call
 	err     error // why the connection is lost; nil while it lives
+
+	asked bool        // the server who it is
+	sums  atomic.Bool // it takes checksums with commits
 }
 
 func newLink(conn *zmtp.Conn) *link {
@@ -43,6 +47,25 @@ func newLink(conn *zmtp.Conn) *link {
 	l.stall.init(conn)
 	l.group.Go(l.read)
 	return l
+}
+
+// learn asks the server what it can do beyond the protocol, and waits for no answer: a server of
+// another kind has none.
+func (l *link) learn() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.asked || l.err != nil { // close may be waiting already
+		return
+	}
+	l.asked = true
+	l.group.Go(func() {
+		k := newCall(lmcache.OpHello)
+		defer k.release()
+		var h Hello
+		if l.do(context.Background(), k) == nil && k.some && h.Decode(k.reply) == nil {
+			l.sums.Store(slices.Contains(h.Features, lmcache.FeatureSums))
+		}
+	})
 }
 
 func (l *link) alive() bool { return !l.dead.Load() }

@@ -33,9 +33,10 @@ func (w *Worker) beginStep(ctx context.Context, key *Key) (*operation, error) {
 	return o, err
 }
 
-// CommitStore says that every slot of the key's range is filled.
-func (w *Worker) CommitStore(ctx context.Context, key *Key) (bool, error) {
-	return w.commit(ctx, key, lmcache.OpCommitStore, emptyBin)
+// CommitStore says that every slot of the key's range is filled. Who took the checksums of the
+// bytes, as CopySum does, may give them: one for each slot, in the order of PrepareStore's reply.
+func (w *Worker) CommitStore(ctx context.Context, key *Key, sums ...Sum) (bool, error) {
+	return w.commit(ctx, key, lmcache.OpCommitStore, emptyBin, sums)
 }
 
 // AbortStore gives up what PrepareStore reserved for the key's range. The caller says with it
@@ -74,15 +75,18 @@ func (w *Worker) PrepareRetrieve(ctx context.Context, key *Key) (RetrieveReply, 
 
 // CommitRetrieve ends the reading of the key's range.
 func (w *Worker) CommitRetrieve(ctx context.Context, key *Key) (bool, error) {
-	return w.commit(ctx, key, lmcache.OpCommitRetrieve, nil)
+	return w.commit(ctx, key, lmcache.OpCommitRetrieve, nil, nil)
 }
 
-func (w *Worker) commit(ctx context.Context, key *Key, op lmcache.Op, data []byte) (bool, error) {
+func (w *Worker) commit(ctx context.Context, key *Key, op lmcache.Op, data []byte, sums []Sum) (bool, error) {
 	o, err := w.begin(ctx, key)
 	if err != nil {
 		return false, err
 	}
 	defer o.end()
+	if len(sums) > 0 && o.reg.link.sums.Load() {
+		op, data = lmcache.OpCommitSummed, lmcache.AppendSums(nil, sums)
+	}
 	k := o.call(op)
 	defer k.release()
 	if data != nil {

@@ -290,6 +290,7 @@ func (w *Worker) agree(ctx context.Context, l *link) (*registered, error) {
 			old = w.cur.pool
 		}
 		if r.pool, err = openPool(c.opts.ShmDir, reply.ShmName, reply.PoolSize, old); err == nil {
+			l.learn()
 			return r, nil
 		}
 		c.log.Warn("the server's pool cannot be mapped; copying instead",

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/holdfast-kv/holdfast/device"
+	"github.com/holdfast-kv/holdfast/internal/bulk"
 )
 
 // Record makes the event stand for everything enqueued on this stream so far. It is an
@@ -78,7 +79,7 @@ func (s *Stream) Copy(dst, src device.Span) error {
 // and more at once is written past it too.
 func copyBytes(dst, src []byte, onHost bool) {
 	if onHost {
-		copyPast(dst, src)
+		bulk.Copy(dst, src)
 		return
 	}
 	const piece = 256 << 10
@@ -163,9 +164,9 @@ func move(gather, onHost bool, packed []byte, planes []plane, blocks []int) {
 			piece := pool[int64(first)*p.block:][:bytes]
 			switch next := packed[:bytes]; {
 			case !gather:
-				copyPast(piece, next)
+				bulk.Copy(piece, next)
 			case onHost:
-				copyPast(next, piece)
+				bulk.Copy(next, piece)
 			default:
 				copy(next, piece)
 			}

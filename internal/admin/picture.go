@@ -106,8 +106,6 @@ type SlotsPicture struct {
 type CachePicture struct {
 	Objects         int    `json:"objects"`
 	Reservations    int    `json:"reservations"`
-	UnsummedObjects int    `json:"unsummed_objects"`
-	UnsummedBytes   int64  `json:"unsummed_bytes"`
 	Unverified      int    `json:"unverified_objects"`
 	UnverifiedBytes int64  `json:"unverified_bytes"`
 	Lookups         uint64 `json:"lookups"`
@@ -247,7 +245,6 @@ func poolPicture(pool *arena.Pool, a arena.Stats, pop Population) PoolPicture {
 func cachePicture(c cache.Stats) CachePicture {
 	return CachePicture{
 		Objects: c.Objects, Reservations: c.Reservations,
-		UnsummedObjects: c.UnsummedObjects, UnsummedBytes: c.UnsummedBytes,
 		Unverified: c.UnverifiedObjects, UnverifiedBytes: c.UnverifiedBytes,
 		Lookups: c.Lookups, LookupChunks: c.LookupChunks, HitChunks: c.HitChunks,
 		StoredObjects: c.StoredObjects, StoredBytes: c.StoredBytes,

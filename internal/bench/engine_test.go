@@ -32,6 +32,7 @@ type engine struct {
 	next   atomic.Int64  // range in memory
 	copies chan<- func() // to the one stream of copies, as an asynchronous engine has it
 	round  int           // names prompts
+	sums   bool          // takes checksums with the copies
 }
 
 func newEngine(b *testing.B, p *process, o client.Options) *engine {
@@ -135,6 +136,11 @@ func (e *engine) each(inFlight int, keys []*client.Key, transfer func(*client.Ke
 // store and load are transfers of an engine that waits for them.
 func (e *engine) store(k *client.Key) (bool, error) {
 	memory := e.part()
+	if e.sums {
+		return e.worker.StoreSummed(context.Background(), k, func(i int, dst []byte) (client.Sum, error) {
+			return client.CopySum(dst, chunk(memory, i)), nil
+		})
+	}
 	return e.worker.Store(context.Background(), k, func(i int, dst []byte) error {
 		copy(dst, chunk(memory, i))
 		return nil
@@ -165,12 +171,17 @@ func (e *engine) storeAside(k *client.Key) (bool, error) {
 		return false, err
 	}
 	memory := e.part()
+	var sums []client.Sum
 	e.onStream(func() {
 		for i, s := range reply.Slots {
-			copy(e.worker.Mem(s), chunk(memory, reply.Indices[i]))
+			if dst, src := e.worker.Mem(s), chunk(memory, reply.Indices[i]); e.sums {
+				sums = append(sums, client.CopySum(dst, src))
+			} else {
+				copy(dst, src)
+			}
 		}
 	})
-	return e.worker.CommitStore(context.Background(), k)
+	return e.worker.CommitStore(context.Background(), k, sums...)
 }
 
 func (e *engine) loadAside(k *client.Key) (bool, error) {

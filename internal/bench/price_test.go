@@ -19,7 +19,6 @@ func BenchmarkPrice(b *testing.B) {
 		servers[i] = serve(b, "--l1-size-gb", "0.5", "--verify", mode)
 		engines[i] = newEngine(b, servers[i], client.Options{})
 		engines[i].each(1, engines[i].toStore(batch), engines[i].store) // touches all of it
-		servers[i].quiet()
 	}
 	miss := make([]time.Duration, 0, b.N)
 	stored, loaded := make([][]time.Duration, len(modes)), make([][]time.Duration, len(modes))
@@ -41,7 +40,6 @@ func BenchmarkPrice(b *testing.B) {
 			again := e.toLoad([]*client.Key{key})
 			timed(&loaded[i], func() { e.each(1, again, e.load) })
 			e.end([]*client.Key{key, again[0]})
-			servers[i].quiet() // nobody pays for another's checksums
 		}
 	}
 	b.ReportMetric(float64(quantile(miss, 0.5).Nanoseconds())/1e3, "miss-µs")

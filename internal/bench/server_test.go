@@ -116,9 +116,6 @@ func freePort(b *testing.B) string {
 	return port
 }
 
-// unsummed is how many bytes wait for their checksum.
-func (p *process) unsummed() int64 { return int64(p.number("unsummed_bytes")) }
-
 // number is one of /status's cache.
 func (p *process) number(name string) float64 {
 	reply, err := http.Get(p.http + "/status")
@@ -133,18 +130,6 @@ func (p *process) number(name string) float64 {
 		p.b.Fatalf("no %s in /status: %v", name, err)
 	}
 	return n
-}
-
-// quiet waits until the server has done what it had left for later: nothing is measured
-// beside that unless it is meant to be.
-func (p *process) quiet() { p.quietWithin(20 * time.Second) }
-
-func (p *process) quietWithin(limit time.Duration) {
-	for end := time.Now().Add(limit); p.unsummed() > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.b.Fatal("checksums are not taken")
-		}
-	}
 }
 
 // stop ends the server; once is enough.

@@ -120,9 +120,9 @@ type Cache struct {
 
 	mu   sync.Mutex // guards what follows; a leaf lock, never held while bytes are read
 	core *core
-	// hashing counts the goroutines that take checksums behind the commits' answers. They
-	// end when there is nothing to do, or somebody holds them. summed is told when one has
-	// made progress.
+	// hashing counts the goroutines that compare what an earlier server left. They end when
+	// there is nothing to do, or somebody holds them. summed is told when one has made
+	// progress.
 	hashing int
 	holding int // how many hold them
 	summed  sync.Cond
@@ -148,7 +148,7 @@ func New(cfg Config) (*Cache, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sumLater() // what was inherited is compared
+	c.compareLater() // what was inherited
 	return c, nil
 }
 

@@ -186,7 +186,7 @@ func TestCommitIsNotUndoneWhileItIsSummed(t *testing.T) {
 			r := newRig(t, verify(VerifyAlways))
 			w, rg := r.NewHolder("w"), r.rng("abcd", 0)
 			fill(rg, 0, r.prepare(w, 0, rg))
-			res, mem, _ := r.beginCommit(w, rg.id(0))
+			res, mem, _ := r.beginCommit(w, rg.id(0), nil)
 			r.want("not served yet", r.has(rg), 0)
 			event(r, w, rg)
 			r.check()

@@ -44,7 +44,7 @@ type core struct {
 
 	settling map[*reservation]struct{} // committed, their checksums being taken
 	checking map[*read]struct{}        // begun, their checksums being compared
-	sums     sums                      // when they are taken, and of what they still are to be
+	sums     sums                      // when they are taken
 	nres     int                       // open reservations
 	nreads   int                       // open reads
 	moves    moves                     // between memory and tiers
@@ -91,7 +91,7 @@ func newCore(size, align int64, mem []byte, mode VerifyMode, rate float64) *core
 		requests: make(map[string]*lookup),
 		settling: make(map[*reservation]struct{}),
 		checking: make(map[*read]struct{}),
-		sums:     newSums(mode, rate),
+		sums:     newSums(mode),
 		sampler:  newSampler(mode, rate),
 	}
 	c.self = c.newLocal("holdfast checksums")

@@ -202,9 +202,6 @@ func (c *core) finishLoad(ld *load, results []loadResult, sums []xxh3.Uint128) {
 func (c *core) serveLoaded(r ref) {
 	o := c.objs.at(r)
 	o.loading, o.temporary = false, !c.moves.retain
-	if !o.summed {
-		c.sumLater(&reservation{objs: []pending{{ref: r}}})
-	}
 	c.settleObject(r, o)
 }
 

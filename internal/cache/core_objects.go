@@ -39,25 +39,22 @@ type objectKey struct {
 // is present and known; child, next and prev thread a parent's children. An object with a
 // child is not evicted: what is useless without its head goes before the head.
 type object struct {
-	key              objectKey
-	slot             arena.Slot
-	sum              xxh3.Uint128
-	size             int64
-	writer           Holder
-	stamp            uint64 // of the last use; greater is later
-	parent           ref
-	child            ref
-	next             ref
-	prev             ref
-	sumNext, sumPrev ref
-	gen              uint32 // of the record: tells an old ref from a new one
-	pins             uint32 // holds of lookups, checksum work, and stores that evict
-	checks           uint16 // checksum work in progress, a part of pins; at most one a connection
-	state            state
-	summed           bool // sum is valid
-	// unsummed: in the queue of those whose sum is to be taken; sumNext and sumPrev thread it
-	unsummed bool
-	loading  bool // reserved for a load
+	key     objectKey
+	slot    arena.Slot
+	sum     xxh3.Uint128
+	size    int64
+	writer  Holder
+	stamp   uint64 // of the last use; greater is later
+	parent  ref
+	child   ref
+	next    ref
+	prev    ref
+	gen     uint32 // of the record: tells an old ref from a new one
+	pins    uint32 // holds of lookups, checksum work, and stores that evict
+	checks  uint16 // checksum work in progress, a part of pins; at most one a connection
+	state   state
+	summed  bool // sum is valid
+	loading bool // reserved for a load
 	// unverified: of an earlier server, and not compared with its sum yet
 	unverified bool
 	// temporary: loaded from a tier, and evicted before everything that was stored
@@ -200,13 +197,9 @@ func (c *core) adopt(child, parent ref) {
 	c.refresh(parent, po)
 }
 
-// detach takes an object out of the index, the policy, the checksums' queue and its prefix. Its children stay,
-// without a parent.
+// detach takes an object out of the index, the policy and its prefix. Its children stay, without a
+// parent.
 func (c *core) detach(r ref, o *object) {
-	if o.unsummed {
-		c.unqueue(o)
-		c.countSums(o, -1)
-	}
 	c.leaveUnverified(o)
 	delete(c.objs.index, o.key)
 	c.lru.Remove(r)

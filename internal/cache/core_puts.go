@@ -119,7 +119,7 @@ func (c *core) nextPuts(t int, maySum bool) *putting {
 			if !o.summed && !maySum {
 				break
 			}
-			if !o.summed && c.beingSummed(p.ref, o) {
+			if !o.summed && c.beingSummed(p.ref) {
 				i++ // it goes when it has its checksum
 				continue
 			}
@@ -152,36 +152,9 @@ func (c *core) beginPut(b *putting, p *put, o *object) {
 		return
 	}
 	if b.unsummed == nil {
-		b.unsummed = new(summing)
-		c.sums.open[b.unsummed] = struct{}{}
+		b.unsummed = c.beginSums(false)
 	}
 	c.sumNow(b.unsummed, p.ref, o)
-}
-
-// sumNow adds an object to a piece of work, whether it was queued or not.
-func (c *core) sumNow(s *summing, r ref, o *object) {
-	if o.unsummed {
-		c.unqueue(o)
-	} else {
-		c.countSums(o, 1)
-	}
-	c.pin(r, o)
-	o.checks++
-	_, mem := c.placed(o)
-	s.objs, s.mem = append(s.objs, r), append(s.mem, mem)
-}
-
-// beingSummed reports whether somebody takes the checksum of an object that has none.
-func (c *core) beingSummed(r ref, o *object) bool {
-	if o.unsummed {
-		return false
-	}
-	for s := range c.sums.open {
-		if slices.Contains(s.objs, r) {
-			return true
-		}
-	}
-	return false
 }
 
 // sumsOf fills in the checksums, which all objects have by now.

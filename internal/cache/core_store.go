@@ -28,7 +28,6 @@ type reservation struct {
 	since   time.Time // of the first prepare
 	objs    []pending
 	ops     []transfer.Op // one per prepare
-	sums    []ref         // if settling: the objects whose checksums are being taken
 	aborted bool
 	slots   []arena.Slot // if aborted: what is quarantined for the writer
 }
@@ -260,15 +259,14 @@ func (c *core) proveSlots(res *reservation) {
 	}
 }
 
-// finishCommit makes the objects of a reservation served, with the checksums of what
-// startSums returned.
+// finishCommit makes the objects of a reservation served, with the checksums of the memory that
+// startSums returned, if it did.
 func (c *core) finishCommit(res *reservation, sums []xxh3.Uint128) {
 	delete(c.settling, res)
-	for i, r := range res.sums {
-		o := c.objs.at(r)
+	for i := range sums {
+		o := c.objs.at(res.objs[i].ref)
 		o.sum, o.summed = sums[i], true
 	}
-	c.sumLater(res)
 	c.settle(res)
 }
 

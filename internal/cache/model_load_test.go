@@ -199,7 +199,7 @@ func (m *model) expectRead(h Holder, ls *lease, k readKey, rank int, rg Range) (
 		return nil, false
 	}
 	for _, o := range objs {
-		if o.corrupt && !o.covered { // then it has a checksum, and every read is compared
+		if o.corrupt { // every read is compared
 			o.dead, ok = true, false
 			delete(m.settled, o.key)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"pgregory.net/rapid"
 )
 
@@ -142,13 +143,33 @@ func (m *model) commitStep(t *rapid.T) {
 func (m *model) commitModel(t *rapid.T, k resKey, p *pendingStore) {
 	fill(p.rg, p.rank, p.placed) // late writers write, too
 	pending := !p.aborted
-	if got := m.Commit(k.w, p.rank, p.rg); got != pending {
+	sums, wrong := m.drawSums(t, p)
+	if got := m.Commit(k.w, p.rank, p.rg, sums...); got != pending {
 		t.Fatalf("commit is %t, pending %t", got, pending)
 	}
 	delete(m.res, k)
 	if pending {
 		m.settle(p)
+		if wrong >= 0 {
+			m.settled[p.keys()[wrong]].corrupt = true
+		}
 	}
+}
+
+// drawSums draws whether the writer took checksums, and which of them is wrong, -1 = none.
+func (m *model) drawSums(t *rapid.T, p *pendingStore) (sums []xxh3.Uint128, wrong int) {
+	if len(p.placed) == 0 || !rapid.Bool().Draw(t, "writer's sums") {
+		return nil, -1
+	}
+	for _, at := range p.placed {
+		sums = append(sums, xxh3.Hash128(at.Mem))
+	}
+	if !m.compares || !rarely(t, 8, "a wrong sum") {
+		return sums, -1
+	}
+	wrong = rapid.IntRange(0, len(sums)-1).Draw(t, "which")
+	sums[wrong].Lo++
+	return sums, wrong
 }
 
 func (m *model) settle(p *pendingStore) {
@@ -286,14 +307,16 @@ func (m *model) corruptStep(t *rapid.T) {
 		}
 	}
 	m.settled[key].corrupt = true
-	m.settled[key].covered = !m.core.objs.at(m.core.find(key)).summed
 	m.bytesOf(key)[0] ^= 1
 }
 
-// ---- steps: checksums that are taken behind the answers
+// ---- steps: checksums of what was served without
 
 func (m *model) beginSumsStep(*rapid.T) {
-	if s := m.core.nextSums(); s != nil {
+	if len(m.taking) > 0 { // nobody else may
+		return
+	}
+	if s, _ := m.core.nextUnsummed(1); s != nil {
 		m.taking = append(m.taking, s)
 	}
 }
@@ -313,10 +336,4 @@ func (m *model) finishTaking() {
 		m.core.finishSums(s, sumAll(s.mem))
 	}
 	m.taking = nil
-}
-
-func (m *model) takeAllSums() {
-	m.finishTaking()
-	for m.takeSums() {
-	}
 }

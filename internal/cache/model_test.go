@@ -40,7 +40,6 @@ type space struct {
 type stored struct {
 	key     objectKey
 	corrupt bool
-	covered bool // corrupt, and its checksum was taken afterwards
 	dead    bool // found corrupt: not served any more
 }
 
@@ -127,9 +126,6 @@ func newModel(t *testing.T, rt *rapid.T) *model {
 	rt.Cleanup(func() { pool.Close() }) // as soon as this run has ended
 	m.rig = newRig(quiet{t}, verify(mode), func(c *Config) { c.Pool, c.Align, c.VerifyRate = pool, modelAlign, rate })
 	m.holdSums() // the steps take them
-	if rapid.Bool().Draw(rt, "all sums later") {
-		m.core.sums.sample.below = 0
-	}
 	m.spaces = []space{
 		{m.Namespace("model", 2, "", "one group"), []int64{modelAlign}},
 		{m.Namespace("model", 2, "salt", "one group"), []int64{modelAlign}},
@@ -307,7 +303,7 @@ func (m *model) tailsFirst(t *rapid.T, links map[objectKey][]objectKey) {
 
 // finish ends everything and demands that nothing is left over.
 func (m *model) finish() {
-	m.takeAllSums()
+	m.finishTaking()
 	for k, rd := range m.reads {
 		m.EndRead(k.h, k.id.request, rd.rank, rd.rg)
 	}
@@ -319,7 +315,7 @@ func (m *model) finish() {
 			m.rt.Fatalf("commit at the end is %t, aborted %t", got, p.aborted)
 		}
 	}
-	m.takeAllSums()
+	m.finishTaking()
 	for h := Holder(1); h <= m.core.lastHolder; h++ {
 		m.Gone(h)
 	}

@@ -64,7 +64,7 @@ func (m *movesModel) loaded(t *rapid.T, i int) {
 		}
 	}
 	var sums []xxh3.Uint128
-	if m.core.sums.mode == VerifyAlways {
+	if m.core.sums.mode != VerifyOff {
 		sums = sumAll(ld.mem)
 	}
 	m.core.finishLoad(ld, results, sums)

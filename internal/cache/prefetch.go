@@ -178,7 +178,7 @@ func (c *Cache) load(ctx context.Context, ld *load, targets []tier.Target) {
 		}
 	}
 	var sums []xxh3.Uint128
-	if c.core.sums.mode == VerifyAlways {
+	if c.core.sums.mode != VerifyOff {
 		sums = sumAll(ld.mem)
 	}
 	c.mu.Lock()
@@ -187,7 +187,6 @@ func (c *Cache) load(ctx context.Context, ld *load, targets []tier.Target) {
 	c.shell.cancels[ld]()
 	delete(c.shell.cancels, ld)
 	c.core.finishLoad(ld, results, sums)
-	c.sumLater()
 	c.move()
 }
 

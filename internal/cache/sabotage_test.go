@@ -203,14 +203,20 @@ func TestSabotageLateCommitSettles(t *testing.T) {
 	})
 }
 
+// The full check notices what is served without a checksum.
+func TestSabotageServeUnsummed(t *testing.T) {
+	notice(t, sabotage.ServeUnsummed, VerifySampled, func(r *rig) error {
+		r.store(r.NewHolder("w"), 0, r.rng("ab", 0))
+		return nil
+	})
+}
+
 // A store that needs all memory notices that some was given away while it was being summed.
 func TestSabotageSumUnpinned(t *testing.T) {
-	notice(t, sabotage.SumUnpinned, VerifySampled, func(r *rig) error {
-		defer r.holdSums()()
+	notice(t, sabotage.SumUnpinned, VerifyOff, func(r *rig) error {
 		w := r.NewHolder("w")
-		r.core.sums.sample.below = 0
 		r.store(w, 0, r.rng("ab", 0))
-		s := r.core.nextSums()
+		s, _ := r.core.nextUnsummed(1)
 		if _, err := r.Prepare(w, 0, r.rng(prompt('x', 64), 0), r.size); err == nil {
 			return errors.New("the memory of two objects was given away while it was summed")
 		}

@@ -25,17 +25,23 @@ func (c *Cache) Prepare(w Holder, rank int, r Range, sizes []int64) ([]Placed, e
 // and are now served. A commit after an abort is false; it proves that its writer has
 // stopped, and frees what was quarantined for it.
 //
-// Checksums are taken outside the lock: with VerifyAlways before anything is served, with
-// VerifySampled those of a sample, and all others afterwards.
-func (c *Cache) Commit(w Holder, rank int, r Range) bool {
+// sums are the XXH3-128 of the bytes that the writer wrote, one for every object in the order in
+// which Prepare placed them: who copies can take them on the way. Otherwise they are taken here,
+// before anything is served and outside the lock, except with VerifyOff. A writer's wrong sum is
+// a mismatch when the object is compared.
+func (c *Cache) Commit(w Holder, rank int, r Range, sums ...xxh3.Uint128) bool {
 	killpoint.Hit(killpoint.StoreBeforeCommit)
-	res, mem, late := c.beginCommit(w, r.id(rank))
+	res, mem, late := c.beginCommit(w, r.id(rank), sums)
 	if late {
 		c.log.Warn("commit after the reservation was aborted: not stored, its memory is free now",
 			"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain))
 	}
 	if res == nil {
 		return false
+	}
+	if n := len(res.objs); len(sums) != n && len(sums) != 0 {
+		c.log.Warn("a commit has checksums of other objects than were prepared: not used", "checksums", len(sums), "objects", n,
+			"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain))
 	}
 	if len(mem) > 0 {
 		c.finishCommit(res, sumAll(mem))
@@ -46,7 +52,7 @@ func (c *Cache) Commit(w Holder, rank int, r Range) bool {
 
 // beginCommit begins a commit, and finishes it unless checksums are to be taken first: then
 // it returns the memory to sum.
-func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byte, late bool) {
+func (c *Cache) beginCommit(w Holder, id rangeID, sums []xxh3.Uint128) (res *reservation, mem [][]byte, late bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.core.counters.lateCommits
@@ -55,9 +61,8 @@ func (c *Cache) beginCommit(w Holder, id rangeID) (res *reservation, mem [][]byt
 	if res == nil {
 		return nil, nil, late
 	}
-	if mem = c.core.startSums(res); len(mem) == 0 {
+	if mem = c.core.startSums(res, sums); len(mem) == 0 {
 		c.core.finishCommit(res, nil)
-		c.sumLater()
 		c.move()
 	}
 	return res, mem, late
@@ -67,7 +72,6 @@ func (c *Cache) finishCommit(res *reservation, sums []xxh3.Uint128) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.finishCommit(res, sums)
-	c.sumLater()
 	c.move()
 }
 

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxHashers bounds the goroutines that take checksums behind the commits' answers. One
-// reads memory faster than one writer fills it.
+// maxHashers bounds the goroutines that compare what an earlier server left.
 const maxHashers = 4
 
-// restFactor is how many times longer than it worked a goroutine that takes checksums rests
-// while transfers are open: it takes about a tenth of one processor, and of the memory's
-// speed, from them.
+// restFactor is how many times longer than it worked a goroutine that compares rests while
+// transfers are open: it takes about a tenth of one processor, and of the memory's speed, from
+// them. A read that comes first compares at once.
 const restFactor = 9
 
-// hashers is how many goroutines may take checksums. One processor stays free of this: while
+// hashers is how many goroutines may compare. One processor stays free of this: while
 // all are busy, a Go program looks at its sockets only every 10 ms.
 func hashers(procs int, transfers bool) int {
 	if transfers {
@@ -28,7 +27,7 @@ func hashers(procs int, transfers bool) int {
 	return min(maxHashers, max(1, procs-1))
 }
 
-// rest is how long a goroutine that took checksums rests. On a single processor it always
+// rest is how long a goroutine that compared rests. On a single processor it always
 // does, so that the program looks at its sockets.
 func rest(worked time.Duration, procs int, transfers bool) time.Duration {
 	if transfers || procs == 1 {
@@ -37,7 +36,7 @@ func rest(worked time.Duration, procs int, transfers bool) time.Duration {
 	return 0
 }
 
-// mayHash is how many goroutines may take checksums now. c.mu is held.
+// mayHash is how many goroutines may compare now. c.mu is held.
 func (c *Cache) mayHash() int {
 	if c.holding > 0 || c.core.sums.stopped {
 		return 0
@@ -45,24 +44,24 @@ func (c *Cache) mayHash() int {
 	return hashers(runtime.GOMAXPROCS(0), c.core.transfers())
 }
 
-// sumLater sees to it that what the core has queued is summed. c.mu is held.
-func (c *Cache) sumLater() {
-	if c.core.waiting() && c.hashing < c.mayHash() {
+// compareLater sees to it that what an earlier server left is compared. c.mu is held.
+func (c *Cache) compareLater() {
+	if c.core.unverified() && c.hashing < c.mayHash() {
 		c.hashing++
 		go c.hash()
 	}
 }
 
-// hash takes checksums until none is queued, or others do enough.
+// hash compares until all is compared, or others do enough.
 func (c *Cache) hash() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.hashing <= c.mayHash() {
-		s := c.core.nextSums()
+		s := c.core.nextUnverified()
 		if s == nil {
 			break
 		}
-		c.sumLater() // if there is more, and nobody in the way, another one helps
+		c.compareLater() // if there is more, and nobody in the way, another one helps
 		c.pause(rest(c.take(s), runtime.GOMAXPROCS(0), c.core.transfers()))
 	}
 	c.hashing--
@@ -125,8 +124,8 @@ func sum(m []byte) xxh3.Uint128 {
 // checksums, and requests with them. It is cheap, and does nothing if nobody waits.
 func giveWay() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// suspendSums keeps the cache from taking checksums of what is served, until resumeSums, and waits
-// for those that are being taken.
+// suspendSums keeps the cache from reading on its own account what is served, until resumeSums, and
+// waits for who does.
 func (c *Cache) suspendSums() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,19 +139,18 @@ func (c *Cache) resumeSums() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holding--
-	c.sumLater()
+	c.compareLater()
 	c.move()
 }
 
 // Close waits until the cache touches no byte of the pool on its own account, and no tier;
 // then the pool and the tiers' stores may be closed, once nobody calls the cache any more. What
-// waits for its checksum stays without; commits that come later take theirs before they return.
-// What waits for tiers is not put any more, see Flush.
+// waits for tiers is not put any more, see Flush.
 func (c *Cache) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.core.sums.stopped {
-		c.core.stopLater()
+		c.core.sums.stopped = true
 		close(c.closing)
 		c.stopMoves()
 	}

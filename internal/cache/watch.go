@@ -133,8 +133,6 @@ type Stats struct {
 	StoresFull                   uint64 // stores refused for lack of memory
 	LateCommits                  uint64
 	Verified, Mismatches         uint64 // objects
-	UnsummedObjects              int    // served, and waiting for their checksums
-	UnsummedBytes                int64  // of them
 	UnverifiedObjects            int    // of an earlier server, and not yet compared with their checksums
 	UnverifiedBytes              int64  // of them
 	LeasesOverdue                int
@@ -220,7 +218,6 @@ func (c *Cache) stats() Stats {
 		StoresFull:  n.storesFull,
 		LateCommits: n.lateCommits,
 		Verified:    n.verified, Mismatches: n.mismatches,
-		UnsummedObjects: k.sums.objects, UnsummedBytes: k.sums.bytes,
 		UnverifiedObjects: k.legacy.objects, UnverifiedBytes: k.legacy.bytes,
 		LeasesOverdue: len(k.leases(now, c.limits.lease)),
 		Leases:        len(k.leases(now, 0)),

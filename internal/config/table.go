@@ -110,10 +110,10 @@ func memorySettings() []Setting {
 				"noop":        "keeps nothing in memory but what is on its way to a second level, and the pool is a cache here",
 			}}},
 		{Name: "verify", Default: VerifySampled,
-			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; the object is quarantined, counted and logged. always takes the checksum before a store is answered. sampled does so for a sample of the objects, which is then compared at every load, and for the others later: when nobody stores or loads, slowly meanwhile, and never if they are evicted first. An object without its checksum is not compared, and a change of its bytes before goes unnoticed. off takes no checksums at all.",
+			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; the object is quarantined, counted and logged. sampled compares a share of the loads, always every one; with both, every object has its checksum before it is served: from a client that took it while copying, or taken by the server before the store is answered. off compares nothing and takes no checksums; what comes from a tier or an earlier server is compared all the same.",
 			value: choice{field: func(c *Serve) *string { return &c.Verify }, allowed: []string{VerifyOff, VerifySampled, VerifyAlways}}},
 		{Name: "verify-rate", Default: "0.01", Tuning: true,
-			Doc:   "With --verify sampled: share of the objects that are the sample, whose checksum is there from the first moment and compared at every load; and share of the loads of other objects that is compared.",
+			Doc:   "With --verify sampled: share of the loads that is compared, object by object, drawn by chance.",
 			value: share{func(c *Serve) *float64 { return &c.VerifyRate }}},
 	}
 }

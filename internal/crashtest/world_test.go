@@ -231,7 +231,7 @@ func (w *world) settled(l *life) bool {
 		if !ok {
 			return false
 		}
-		busy := p.Cache.UnsummedObjects > 0 || p.Moves.PutObjects > 0 || p.Moves.Prefetches > 0
+		busy := p.Moves.PutObjects > 0 || p.Moves.Prefetches > 0
 		for _, t := range p.Tiers {
 			busy = busy || t.State == "loading" || t.Clearing || t.LoadsInFlight > 0 || t.PutsInFlight > 0
 			if t.Skipped > 0 || t.PutsFailed > 0 || t.LoadsFailed > 0 && w.keeps == onDisk || t.State == "failing" {

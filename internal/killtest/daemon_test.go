@@ -203,14 +203,9 @@ func TestTwoServersAreKilledTogether(t *testing.T) {
 	a.next(t, false)
 	b.next(t, false)
 	crews := []*crew{startCrew(t, "/dev/shm", a.endpoint), startCrew(t, "/dev/shm", b.endpoint)}
-	for i, l := range []*lives{a, b} {
+	for i := range 2 {
 		crews[i].work(t)
 		crews[i].stop()
-		// What has no checksum yet when its server is killed is not adopted.
-		eventually(t, "everything has its checksum", func() bool {
-			p := l.status(t)
-			return p.Cache.Objects > 0 && p.Cache.UnsummedObjects == 0
-		})
 	}
 	a.now.kill()
 	b.now.kill()
@@ -278,7 +273,6 @@ func outlive(t *testing.T, l *lives) (left survivor) {
 	writer, reader := client(1), client(2)
 	writer.want(fmt.Sprint("prepare ", victimPrompt), fmt.Sprint(chunks))
 	reader.want(fmt.Sprint("store ", victimPrompt+1), "true")
-	eventually(t, "its checksums are taken", func() bool { return l.status(t).Cache.UnsummedObjects == 0 })
 	reader.want(fmt.Sprint("read ", victimPrompt+1), fmt.Sprint(chunks))
 	writer.stop()
 	reader.stop()

@@ -105,6 +105,7 @@ func FuzzReply(f *testing.F) {
 		stable[StoreReply](t, b)
 		stable[RetrieveReply](t, b)
 		stable[Hello](t, b)
+		stable[sumsFrame](t, b)
 	})
 }
 

@@ -16,6 +16,9 @@ type Hello struct {
 	Features  []string // names of additions the server has
 }
 
+// FeatureSums is a server that knows "holdfast.commit_store".
+const FeatureSums = "sums"
+
 // Append encodes the reply: a map with the keys protocol, boot_id, version, pid,
 // chunk_size and features.
 func (h *Hello) Append(dst []byte) []byte {

@@ -283,7 +283,7 @@ func TestUIDAndOp(t *testing.T) {
 		{-1, OpUnknown}, {-8, OpUnknown}, {uint64(math.MaxUint64), OpUnknown}, {int16(8), OpLookup},
 		{"prepare_store", OpPrepareStore}, {"PREPARE_STORE", OpUnknown}, {"query_prefetch_lookup_hits", OpQueryPrefetchHits},
 		{"register_kv_cache_engine_driven_context", OpRegisterEngineDriven}, {"get_experimental", OpGetExperimental},
-		{"holdfast.hello", OpHello}, {"holdfast.bye", OpUnknown}, {"", OpUnknown},
+		{"holdfast.hello", OpHello}, {"holdfast.commit_store", OpCommitSummed}, {-2, OpUnknown}, {"holdfast.bye", OpUnknown}, {"", OpUnknown},
 	} {
 		if got, err := ParseOp(pack(tt.in)); got != tt.want || err != nil {
 			t.Errorf("op %v: %d, %v, want %d", tt.in, got, err, tt.want)

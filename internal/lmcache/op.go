@@ -41,11 +41,18 @@ const (
 	OpNoop                   Op = 24
 	OpGetExperimental        Op = 32 // September; without payload
 	OpGetExperimentalAugust  Op = 40 // August; without payload
-	OpHello                  Op = -1 // "holdfast.hello"
+	OpHello                  Op = -1 // Holdfast's own, as all below 0: they travel by name
+	OpCommitSummed           Op = -2
 )
 
-// helloName is the name under which OpHello travels; it has no number on the wire.
+// helloName is the name under which OpHello travels.
 const helloName = "holdfast.hello"
+
+// ownNames has the operations that have no number on the wire.
+var ownNames = map[Op]string{
+	OpHello:        helloName,
+	OpCommitSummed: "holdfast.commit_store",
+}
 
 var opNames = map[Op]string{
 	OpRegisterKVCache:        "REGISTER_KV_CACHE",
@@ -78,7 +85,10 @@ var opNames = map[Op]string{
 
 // opsByName has what may stand in an op frame as a str.
 var opsByName = func() map[string]Op {
-	byName := map[string]Op{helloName: OpHello}
+	byName := make(map[string]Op)
+	for op, name := range ownNames {
+		byName[name] = op
+	}
 	for op, name := range opNames {
 		byName[strings.ToLower(name)] = op
 	}
@@ -90,8 +100,8 @@ var opsByName = func() map[string]Op {
 // String is the operation's name as LMCache has it, in upper case; our own operations
 // have the name that they travel under.
 func (o Op) String() string {
-	if o == OpHello {
-		return helloName
+	if name, ok := ownNames[o]; ok {
+		return name
 	}
 	if name, ok := opNames[o]; ok {
 		return name
@@ -124,7 +134,7 @@ func ParseOp(frame []byte) (Op, error) {
 		}
 		return opsByName[string(name)], nil // OpUnknown where there is none
 	}
-	// A negative number must not become OpHello, and a large one must not wrap.
+	// A negative number must not become one of our own, and a large one must not wrap.
 	if n, rest, err := msgp.ReadUint64Bytes(frame); err == nil && len(rest) == 0 {
 		if n > math.MaxInt {
 			return OpUnknown, nil

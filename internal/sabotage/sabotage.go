@@ -56,6 +56,8 @@ const (
 	DoubleTerminal
 	// PublishFailedStore commits a save that failed, where the rule is to abort it.
 	PublishFailedStore
+	// ServeUnsummed serves a store without the checksums that its mode demands.
+	ServeUnsummed
 	// SumUnpinned takes the checksum of a served object without keeping its memory.
 	SumUnpinned
 	// TierSkipVerify takes what a second-level store returns without comparing checksums.
@@ -94,7 +96,7 @@ var names = [Switches]string{
 	"retry-retired", "watermark-from-scheduled", "lease-without-quorum", "pin-never-released",
 	"load-below-frontier", "free-on-deadline", "stale-completion-accepted",
 	"skip-producer-wait", "skip-copy-fence-before-commit", "reuse-staging-early", "skip-load-fence",
-	"double-terminal", "publish-failed-store", "sum-unpinned", "tier-skip-verify",
+	"double-terminal", "publish-failed-store", "serve-unsummed", "sum-unpinned", "tier-skip-verify",
 	"tier-reuse-before-ack", "tier-serve-before-load", "tier-answer-before-done", "tier-clear-unfenced",
 	"disk-publish-before-sync", "disk-cap-after-write",
 	"adopt-unverified", "adopt-frees-reserved", "adopt-forgets-readers", "record-not-cleared",

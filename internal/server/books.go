@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,19 +56,22 @@ func add(a, b transfer.Row) transfer.Row {
 	return a
 }
 
-// opStats count operations over all connections: by number, then hello, then the unknown.
+// opStats count operations over all connections: those with numbers, then those without.
 type opStats struct {
-	rows [tableLen + 2]struct{ count, nanos atomic.Uint64 }
+	rows [tableLen + namedLen]struct{ count, nanos atomic.Uint64 }
 }
 
+const namedLen = 3
+
+// named are the operations without a number, in the order of their rows.
+var named = [namedLen]*operation{hello, commitSummed, unknown}
+
 func (s *opStats) add(op lmcache.Op, d time.Duration) {
-	row := &s.rows[tableLen+1]
-	switch o := operationOf(op); {
-	case o == hello:
-		row = &s.rows[tableLen]
-	case o != unknown:
-		row = &s.rows[op]
+	at := int(op)
+	if i := slices.Index(named[:], operationOf(op)); i >= 0 {
+		at = tableLen + i
 	}
+	row := &s.rows[at]
 	row.count.Add(1)
 	row.nanos.Add(uint64(d))
 }
@@ -79,14 +83,11 @@ func (s *opStats) list() (out []RequestRow) {
 		if n == 0 {
 			continue
 		}
-		name := unknown.name
-		switch {
-		case i == tableLen:
-			name = hello.name
-		case i < tableLen:
-			name = operations[i].name
+		row := operations[min(i, tableLen-1)]
+		if i >= tableLen {
+			row = named[i-tableLen]
 		}
-		out = append(out, RequestRow{Op: name, Count: n, Seconds: time.Duration(s.rows[i].nanos.Load()).Seconds()})
+		out = append(out, RequestRow{Op: row.name, Count: n, Seconds: time.Duration(s.rows[i].nanos.Load()).Seconds()})
 	}
 	return out
 }

@@ -92,6 +92,8 @@ var (
 	operations [tableLen]*operation
 	unknown    = &operation{name: "unknown", ignore: true, serve: serveNothing}
 	hello      = &operation{name: lmcache.OpHello.String(), ignore: true, serve: serveHello}
+	// commitSummed is COMMIT_STORE of a client that took the checksums while it copied.
+	commitSummed = &operation{name: lmcache.OpCommitSummed.String(), least: 3, most: 3, keyed: true, ordered: true, serve: serveCommitSummed, safe: safeFalse}
 )
 
 func init() {
@@ -142,6 +144,8 @@ func operationOf(op lmcache.Op) *operation {
 	switch {
 	case op == lmcache.OpHello:
 		return hello
+	case op == lmcache.OpCommitSummed:
+		return commitSummed
 	case op < 0 || int(op) >= tableLen:
 		return unknown
 	}

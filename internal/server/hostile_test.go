@@ -26,7 +26,7 @@ func checkReply(t interface{ Fatalf(string, ...any) }, op lmcache.Op, payload in
 		}
 	case lmcache.OpQueryPrefetchStatus, lmcache.OpWaitPrefetchStatus, lmcache.OpQueryPrefetchHits, lmcache.OpGetChunkSize:
 		_, rest, err = msgp.ReadIntBytes(value)
-	case lmcache.OpCommitStore, lmcache.OpCommitRetrieve, lmcache.OpPing:
+	case lmcache.OpCommitStore, lmcache.OpCommitSummed, lmcache.OpCommitRetrieve, lmcache.OpPing:
 		_, rest, err = msgp.ReadBoolBytes(value)
 	case lmcache.OpRegisterEngineDriven:
 		err = new(lmcache.RegistrationReply).Decode(value)
@@ -101,6 +101,9 @@ func TestHostileClients(t *testing.T) {
 			for i := range rapid.IntRange(1, 30).Draw(rt, "messages") {
 				uid := num(uint64(i))
 				op := num(uint64(rapid.IntRange(0, 42).Draw(rt, "op")))
+				if rapid.IntRange(0, 19).Draw(rt, "own op") == 0 {
+					op = str(lmcache.OpCommitSummed.String())
+				}
 				if rapid.IntRange(0, 9).Draw(rt, "odd op") == 0 {
 					op = rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(rt, "op bytes")
 				}
@@ -164,6 +167,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(num(18), worker, num(7), []byte{}, uint8(2))
 	f.Add(num(8), worker, num(1), []byte{}, uint8(2))
 	f.Add(num(22), null, []byte{}, []byte{}, uint8(1))
+	f.Add(str("holdfast.commit_store"), []byte{}, []byte{}, emptyBin, uint8(0))
 	f.Add(str("holdfast.hello"), []byte{}, []byte{}, []byte{}, uint8(0))
 	f.Add(num(40), []byte{}, []byte{}, []byte{}, uint8(0))
 	h := open(f, plan{})

@@ -328,7 +328,7 @@ func (s *Server) greeting() *lmcache.Hello {
 		ChunkSize: s.cfg.ChunkSize, Features: []string{"engine_driven", "pickle"},
 	}
 	if s.shared() {
-		h.Features = append(h.Features, "shm")
+		h.Features = append(h.Features, "shm", lmcache.FeatureSums)
 	}
 	return h
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 	"github.com/holdfast-kv/holdfast/kv"
@@ -128,12 +130,25 @@ func serveCommitStore(c *conn, x *scratch, m *message) (result, error) {
 		}
 		return then(c, x, m)
 	}
+	return c.commit(x, m, nil)
+}
+
+// serveCommitSummed settles what the worker wrote into its slots, with the checksums that it took.
+func serveCommitSummed(c *conn, x *scratch, m *message) (result, error) {
+	sums, err := lmcache.DecodeSums(m.arg(2))
+	if err != nil {
+		return nothing, err
+	}
+	return c.commit(x, m, sums)
+}
+
+func (c *conn) commit(x *scratch, m *message, sums []xxh3.Uint128) (result, error) {
 	w, r, err := c.transferOf(x, m)
 	if err != nil {
 		return nothing, err
 	}
 	rank := x.key.Worker
-	done := c.s.shared() && c.s.cfg.Cache.Commit(c.s.closing(w, storeOf(rank, r)), rank, r)
+	done := c.s.shared() && c.s.cfg.Cache.Commit(c.s.closing(w, storeOf(rank, r)), rank, r, sums...)
 	if done && w.pickles {
 		c.s.with(func(r *registry) { r.setPickles(w.id, false) })
 	}

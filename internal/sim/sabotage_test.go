@@ -34,6 +34,7 @@ var within = map[sabotage.Switch]int{
 	sabotage.SkipLoadFence:             60,
 	sabotage.DoubleTerminal:            5,
 	sabotage.PublishFailedStore:        20,
+	sabotage.ServeUnsummed:             20,
 }
 
 // TestSabotageIsNoticed takes the safeties of connector and cache away, one at a time.

@@ -1,4 +1,4 @@
-package host
+package bulk
 
 import (
 	"bytes"
@@ -7,9 +7,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestCopyPastWritesExactly: every byte arrives, and none beside the slice is touched, however the two
+// TestCopyWritesExactly: every byte arrives, and none beside the slice is touched, however the two
 // lie in their lines.
-func TestCopyPastWritesExactly(t *testing.T) {
+func TestCopyWritesExactly(t *testing.T) {
 	const room = 24 << 10
 	src := make([]byte, room)
 	for i := range src {
@@ -21,7 +21,7 @@ func TestCopyPastWritesExactly(t *testing.T) {
 		dst := bytes.Repeat([]byte{0xA5}, room)
 		want := bytes.Clone(dst)
 		copy(want[to:], src[from:from+n])
-		copyPast(dst[to:to+n], src[from:from+n])
+		Copy(dst[to:to+n], src[from:from+n])
 		if !bytes.Equal(dst, want) {
 			t.Fatalf("%d bytes from %d to %d are wrong", n, from, to)
 		}
