@@ -94,6 +94,8 @@ func (f *inspectFlags) run(cmd *cobra.Command) error {
 		return exitError{exitInterrupted, err}
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, disk.ErrForeign):
 		return failure(fmt.Errorf("%w; PATH is the --disk-path of a server", err))
+	case errors.Is(err, os.ErrPermission):
+		return failure(fmt.Errorf("%w; run this as the server's user", err))
 	case err != nil:
 		return failure(err)
 	case report.Wrong > report.Removed:

@@ -155,6 +155,10 @@ func TestFileInThePoolsPlace(t *testing.T) {
 	if !exists(path) {
 		t.Error("the file is gone")
 	}
+	// Another user cannot look into it.
+	if why := inOurPlace(c.ShmName, os.Geteuid()+1); !strings.Contains(why, fmt.Sprintf("it is user %d's", os.Geteuid())) || strings.Contains(why, "remove") {
+		t.Error(why)
+	}
 }
 
 // TestNoMemoryBehindThePool: a store into a page that the kernel cannot back kills its

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/config"
@@ -84,20 +87,24 @@ func (d *Daemon) newPool(limits arena.Limits) error {
 	d.pool, err = arena.Create(arena.PoolOptions{Name: d.poolName(), Size: size, Align: d.cfg.AlignBytes, Identity: identity(&d.cfg)})
 	switch {
 	case errors.Is(err, os.ErrExist):
-		return fmt.Errorf("make the pool: %w: %s", err, inOurPlace(d.cfg.ShmName))
+		return fmt.Errorf("make the pool: %w: %s", err, inOurPlace(d.cfg.ShmName, os.Geteuid()))
 	case err != nil:
 		return fmt.Errorf("make the pool: %w", err)
 	}
 	return nil
 }
 
-// inOurPlace says what has the name that we want, and what to do about it.
-func inOurPlace(name string) string {
+// inOurPlace says what has the name that this user wants, and what to do about it.
+func inOurPlace(name string, user int) string {
 	found, _ := arena.Find("", config.ShmPrefix)
 	for _, f := range found {
 		if f.Name == name {
 			return fmt.Sprintf("another server (pid %d) has it; choose another --shm-name, or none", f.PID)
 		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(arena.ShmDir, name), &st); err == nil && user != 0 && int(st.Uid) != user {
+		return fmt.Sprintf("it is user %d's, who may run a server with it; choose another --shm-name, or none", st.Uid)
 	}
 	return "it is no pool of Holdfast, or a damaged one: remove it if no program uses it, or choose another --shm-name"
 }

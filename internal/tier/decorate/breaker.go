@@ -232,8 +232,12 @@ func (s *breaker) Status() tier.Status {
 		if status.State == tier.StateFailing {
 			last = status.Reason // the store may know more
 		}
+		when := "with the next call"
+		if c.reopens.After(time.Now()) {
+			when = "at " + c.reopens.Format(time.TimeOnly)
+		}
 		status.State = tier.StateFailing
-		status.Reason = fmt.Sprintf("%d failures in a row, tried again at %s; last: %s", c.failures, c.reopens.Format(time.TimeOnly), last)
+		status.Reason = fmt.Sprintf("%d failures in a row, tried again %s; last: %s", c.failures, when, last)
 	}
 	return status
 }

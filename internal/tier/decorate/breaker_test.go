@@ -233,8 +233,11 @@ func TestIndexIsNotAsked(t *testing.T) {
 		s := Breaker(f.Store, Breaks{Failures: 1})
 		f.Set(Fault{Err: errLost, Operations: []Operation{Get}})
 		s.Get(t.Context(), targets(10, 0))
+		if st := s.Status(); !strings.Contains(st.Reason, "tried again at ") {
+			t.Errorf("%+v", st)
+		}
 		<-time.After(time.Hour) // of the bubble's clock
-		if st := s.Status(); st.State != tier.StateFailing {
+		if st := s.Status(); st.State != tier.StateFailing || !strings.Contains(st.Reason, "tried again with the next call") {
 			t.Errorf("%+v", st)
 		}
 	})
