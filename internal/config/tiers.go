@@ -104,7 +104,7 @@ func checkTiers(c *Serve) error {
 	for _, t := range tiers {
 		path := filepath.Clean(t.Disk.Path)
 		if t.Kind == adapter.Disk && paths[path] {
-			return fmt.Errorf("two tiers have the path %s; a disk tier needs a directory of its own", path)
+			return fmt.Errorf("--disk-path and --l2-adapter: two tiers have the path %s; give each disk a directory of its own", path)
 		}
 		paths[path] = true
 	}

@@ -27,7 +27,7 @@ func (d *Daemon) openTiers(r prometheus.Registerer) error {
 	for i, name := range adapter.Names(specs) {
 		store, err := adapter.Open(context.Background(), specs[i], name, env)
 		if err != nil {
-			return d.cannotOpen(i, err)
+			return d.cannotOpen(i, specs[i].Kind, err)
 		}
 		d.tiers = append(d.tiers, cache.Tier{Name: name, Store: store})
 		if specs[i].Kind != adapter.Disk { // which says so itself, and how it is opened
@@ -43,13 +43,13 @@ func (d *Daemon) openTiers(r prometheus.Registerer) error {
 func (d *Daemon) isDiskPath(i int) bool { return i == 0 && d.cfg.DiskPath != "" }
 
 // cannotOpen says which setting is to be changed.
-func (d *Daemon) cannotOpen(i int, err error) error {
+func (d *Daemon) cannotOpen(i int, kind adapter.Kind, err error) error {
 	setting := "--l2-adapter"
 	if d.isDiskPath(i) {
 		setting = "--disk-path=" + d.cfg.DiskPath
 	}
 	var path *os.PathError
-	if errors.As(err, &path) {
+	if kind == adapter.Disk && errors.As(err, &path) {
 		return fmt.Errorf("%s: %w; give a directory that user %d can make and write", setting, err, os.Geteuid())
 	}
 	return fmt.Errorf("%s: %w", setting, err)

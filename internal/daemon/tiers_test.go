@@ -17,6 +17,8 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/config"
 	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
 	"github.com/holdfast-kv/holdfast/internal/tier/disk"
+	"github.com/holdfast-kv/holdfast/internal/tier/remote"
+	"github.com/holdfast-kv/holdfast/internal/tier/valkey"
 )
 
 const (
@@ -128,11 +130,15 @@ func TestTierThatCannotWork(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	authorities := adapter.Spec{Kind: adapter.Valkey, Valkey: valkey.Options{
+		Addresses: []string{"127.0.0.1:1"}, TLS: &remote.TLS{CAFile: "/no/such/file"},
+	}}
 	for _, tc := range []struct {
 		path    string
 		adapter adapter.Spec
 		want    []string
 	}{
+		{"", authorities, []string{"--l2-adapter: ", "/no/such/file: no such file or directory\n"}},
 		{"", adapter.Spec{Kind: "tape"}, []string{"--l2-adapter: ", "tape"}},
 		{"/proc/nothing", adapter.Spec{}, []string{"--disk-path=/proc/nothing: ", "that user"}},
 		{file, adapter.Spec{}, []string{"--disk-path=" + file + ": ", "that user"}},
@@ -145,7 +151,7 @@ func TestTierThatCannotWork(t *testing.T) {
 		}
 		_, err := Start(t.Context(), c, "test", slog.New(slog.DiscardHandler))
 		for _, want := range tc.want {
-			if err == nil || !strings.Contains(err.Error(), want) {
+			if err == nil || !strings.Contains(err.Error()+"\n", want) {
 				t.Errorf("error %v does not have %q", err, want)
 			}
 		}

@@ -132,18 +132,36 @@ func number(set func(*Spec, float64), least, most float64) func(*Spec, json.RawM
 	}
 }
 
-const maxGiB = 1 << 30 // so that bytes fit
+// minGiB and maxGiB are the bounds of every size, those of flags among them: 1 MiB and 1 PiB.
+const (
+	minGiB = 0.001
+	maxGiB = 1 << 20
+)
 
 // gibibytes takes a number of GiB, 0 for none.
 func gibibytes(at func(*Spec) *int64) func(*Spec, json.RawMessage) error {
-	return number(func(s *Spec, n float64) { *at(s) = int64(math.Round(n * (1 << 30))) }, 0, maxGiB)
+	return func(s *Spec, value json.RawMessage) error {
+		var gib float64
+		take := number(func(_ *Spec, n float64) { gib = n }, 0, maxGiB)
+		if err := take(s, value); err != nil || gib != 0 && gib < minGiB {
+			return fmt.Errorf("must be a number of GiB without a unit: 0 for none, or from %g (1 MiB) to %d (1 PiB)", minGiB, maxGiB)
+		}
+		*at(s) = int64(math.Round(gib * (1 << 30)))
+		return nil
+	}
 }
 
 // seconds takes a number of seconds, in whole milliseconds.
 func seconds(at func(*Spec) *time.Duration, least, most float64) func(*Spec, json.RawMessage) error {
-	return number(func(s *Spec, n float64) {
+	take := number(func(s *Spec, n float64) {
 		*at(s) = time.Duration(math.Round(n*1000)) * time.Millisecond
 	}, least, most)
+	return func(s *Spec, value json.RawMessage) error {
+		if take(s, value) != nil {
+			return fmt.Errorf("must be a number of seconds from %g to %g", least, most)
+		}
+		return nil
+	}
 }
 
 // anything takes any value, for fields without effect.

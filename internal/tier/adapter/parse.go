@@ -103,9 +103,9 @@ var errNoObject = errors.New(`must be a JSON object, such as {"type":"disk","pat
 func notJSON(err error) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		return fmt.Errorf("no JSON from byte %d on (%v)", syntax.Offset, err)
+		return fmt.Errorf("no JSON from byte %d on (%v); write it as in %s", syntax.Offset, err, diskKind.example)
 	}
-	return fmt.Errorf("no JSON: %w", err)
+	return fmt.Errorf("no JSON: %w; write it as in %s", err, diskKind.example)
 }
 
 // fieldsOf takes an object apart into its fields; a field that is there twice is an error,
