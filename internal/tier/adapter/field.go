@@ -132,10 +132,10 @@ func number(set func(*Spec, float64), least, most float64) func(*Spec, json.RawM
 	}
 }
 
-// minGiB and maxGiB are the bounds of every size, those of flags among them: 1 MiB and 1 PiB.
+// The bounds of every size, those of flags among them: 1 MiB and 1 PiB.
 const (
-	minGiB = 0.001
-	maxGiB = 1 << 20
+	minBytes = 1 << 20
+	maxGiB   = 1 << 20
 )
 
 // gibibytes takes a number of GiB, 0 for none.
@@ -143,10 +143,12 @@ func gibibytes(at func(*Spec) *int64) func(*Spec, json.RawMessage) error {
 	return func(s *Spec, value json.RawMessage) error {
 		var gib float64
 		take := number(func(_ *Spec, n float64) { gib = n }, 0, maxGiB)
-		if err := take(s, value); err != nil || gib != 0 && gib < minGiB {
-			return fmt.Errorf("must be a number of GiB without a unit: 0 for none, or from %g (1 MiB) to %d (1 PiB)", minGiB, maxGiB)
+		err := take(s, value)
+		bytes := int64(math.Round(gib * (1 << 30)))
+		if err != nil || gib != 0 && bytes < minBytes {
+			return fmt.Errorf("must be a number of GiB without a unit: 0 for none, or from 0.001 (1 MiB) to %d (1 PiB)", maxGiB)
 		}
-		*at(s) = int64(math.Round(gib * (1 << 30)))
+		*at(s) = bytes
 		return nil
 	}
 }
