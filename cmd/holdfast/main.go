@@ -82,6 +82,21 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return usage(fmt.Errorf("%s takes no arguments, and got %q%s\ntry: %s --help", strings.TrimPrefix(path, "holdfast "), args[0], hint, path))
 }
 
+// helpCommand is cobra's, but that an unknown command is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [command]", Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, _, err := cmd.Root().Find(args)
+			if err != nil {
+				return err
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
 func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "holdfast",
@@ -104,6 +119,7 @@ connector can use it unmodified.`,
 		return strings.ReplaceAll(usages, values, strings.Repeat(" ", len(values)))
 	})
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages |", "FlagUsages | plain |"))
+	root.SetHelpCommand(helpCommand())
 	root.AddCommand(serveCommand(), demoCommand(), replayCommand(), qualifyCommand(), simulateCommand(), inspectCommand(), versionCommand(), configCommand())
 	return root
 }

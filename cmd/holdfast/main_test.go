@@ -54,6 +54,7 @@ func TestUsageErrors(t *testing.T) {
 		{"sreve", "unknown command"},
 		{"sreve", "try: holdfast --help"},
 		{"serv", "serve"},
+		{"help sreve", `unknown command "sreve"`},
 		{"version extra", `version takes no arguments, and got "extra"`},
 		{"serve --l1-keep false", "--NAME=false"},
 		{"config extra", `config takes no arguments`},

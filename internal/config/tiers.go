@@ -20,7 +20,7 @@ func tierSettings() []Setting {
 			Doc:   "Directory of a disk tier behind memory, on this node and for this server alone. It is made if it is missing; it must be empty or have been a tier. What it holds survives restarts. Default: no disk.",
 			value: text{field: func(c *Serve) *string { return &c.DiskPath }}},
 		{Name: "disk-size-gb", Unit: "GiB",
-			Doc:   "The most that the disk tier may take; it is never passed, and what is used least recently makes room. Default: all of the file system but 1 GiB, or 2 % if that is less.",
+			Doc:   "Size of the disk tier in GiB: the most that it takes, which is never passed; what is used least recently makes room. Default: all of the file system but 1 GiB, or 2 % if that is less.",
 			value: gibibytes{func(c *Serve) *int64 { return &c.DiskBytes }}},
 		{Name: "disk-sync", Default: "data",
 			Doc:   "What a power failure may cost. none: what was put in the last half minute. data: some of the last seconds. full: nothing. None of them ever gives a wrong byte, and a crash of the server costs nothing.",
