@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -176,6 +177,23 @@ func TestBigPayloadToLibzmqRouterAndBack(t *testing.T) {
 	must(t, py.cmd.Wait())
 }
 
+// answers tells of the PONGs that are written.
+type answers struct {
+	net.Conn
+	pongs chan struct{}
+}
+
+func (a *answers) Write(b []byte) (int, error) {
+	n, err := a.Conn.Write(b)
+	if err == nil && bytes.Contains(b, []byte(cmdPong)) {
+		select {
+		case a.pongs <- struct{}{}:
+		default:
+		}
+	}
+	return n, err
+}
+
 func TestLibzmqHeartbeatsAreAnswered(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"heartbeat", "pings"} {
@@ -184,8 +202,18 @@ func TestLibzmqHeartbeatsAreAnswered(t *testing.T) {
 			l := listen(t, endpoints(t)["ipc"], Options{SocketType: Router})
 			py := startPython(t, mode, l.Endpoint())
 			c := accept(t, l)
+			answered := &answers{c.sock, make(chan struct{}, 1)}
+			c.sock = answered
 			done := make(chan error, 1)
 			go func() { done <- echo(c) }()
+			for n := 0; mode == "heartbeat" && n < 20; n++ { // it is idle until then
+				select {
+				case <-answered.pongs:
+				case err := <-done:
+					t.Fatalf("the connection ends: %v", err)
+				}
+			}
+			must(t, py.stdin.Close())
 			py.done()
 			if err := <-done; !gone(err) {
 				t.Error(err)
