@@ -163,15 +163,13 @@ func TestSecondSignalCutsTheDrain(t *testing.T) {
 	}
 }
 
-// TestStalePoolIsRemoved: a killed server leaves its pool; the next start removes it.
+// TestStalePoolIsRemoved: a killed server leaves its pool; the next start, of whatever server on
+// this machine, removes it.
 func TestStalePoolIsRemoved(t *testing.T) {
 	dead := startServe(t)
 	dead.cmd.Process.Kill()
 	<-dead.rest
 	dead.cmd.Wait()
-	if _, err := os.Stat(dead.pool); err != nil {
-		t.Fatalf("the killed server left no pool: %v", err)
-	}
 	p := startServe(t)
 	if _, err := os.Stat(dead.pool); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is still there (%v)", dead.pool, err)
