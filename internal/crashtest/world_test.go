@@ -121,8 +121,9 @@ func (w *world) flags() []string {
 		// Reads are not compared, or a mismatch would be a miss and the engines would not see it.
 		"--verify", "sampled", "--verify-rate", "0.000001"}
 	if w.diskBytes > 0 {
-		// Nothing that is stored misses the disk for lack of room in the queue.
-		all = append(all, "--disk-path", w.disk(), "--disk-size-gb", gib(w.diskBytes), "--disk-sync", "full", "--l2-write-queue-gb", gib(w.poolBytes))
+		// Nothing that is stored misses the disk for lack of room in the queue, and nothing is taken
+		// for lost because the disk is slow.
+		all = append(all, "--l2-prefetch-load-timeout", "60", "--disk-path", w.disk(), "--disk-size-gb", gib(w.diskBytes), "--disk-sync", "full", "--l2-write-queue-gb", gib(w.poolBytes))
 	}
 	return append(all, w.settings.flags...)
 }

@@ -67,7 +67,7 @@ func serveDaemon() error {
 	case err := <-d.Failed():
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := d.Stop(ctx, keep); err != nil {
 		return err
