@@ -349,7 +349,7 @@ func TestEveryRuleIsChecked(t *testing.T) {
 	for i, m := range mutants {
 		t.Run(m.check+"/"+m.name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+m.check+"$", "-test.timeout", "30s", "-test.v", "-rapid.nofailfile")
+			cmd := exec.Command(os.Args[0], "-test.run", "^TestMutant$/^"+m.check+"$", "-test.timeout", "5m", "-test.v", "-rapid.nofailfile")
 			cmd.Env = append(os.Environ(), mutantVariable+"="+strconv.Itoa(i))
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
