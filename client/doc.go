@@ -9,5 +9,7 @@
 // A scheduler asks Lookup and WaitPrefetch how much of a prompt the server holds, and ends
 // the request with EndSession. A worker registers the shape of its KV cache once, then
 // calls Store and Retrieve, which hand out the memory of each chunk: the server's own
-// pool where it can be mapped, a buffer that travels over the connection where not.
+// pool where it can be mapped, a buffer that travels over the connection where not. StoreSummed
+// with CopySum takes the checksums while copying, which costs nothing; Store leaves them to the
+// server, which reads the bytes once more.
 package client
