@@ -57,15 +57,11 @@ func withFS(t testing.TB, o Options, wrap func(fileSystem) fileSystem) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fs, err := openFS(o.Path)
+	fs, how, err := o.openFS()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Direct == DirectAuto {
-		if err := fs.probeDirect(tempDir + "/0"); err != nil {
-			t.Log(err)
-		}
-	}
+	t.Log(how)
 	s, err := start(o, wrap(fs), dir)
 	if err != nil {
 		t.Fatal(err)

@@ -13,9 +13,10 @@ import (
 // osFS is a directory of a real file system. It goes by the open directory, so that a mount
 // over its path or a renamed parent changes nothing.
 type osFS struct {
-	dir     int // descriptor
-	flags   int // O_DIRECT or nothing
-	durable int // of files that are written: O_DSYNC or nothing
+	dir     int      // descriptor
+	flags   int      // O_DIRECT or nothing
+	durable int      // of files that are written: O_DSYNC or nothing
+	queue   *ioQueue // of reads and writes, or nil
 }
 
 // openFS opens a directory, without O_DIRECT.
@@ -46,7 +47,13 @@ func (fs *osFS) probeDirect(name string) error {
 
 func (fs *osFS) direct() bool { return fs.flags != 0 }
 
-func (fs *osFS) close() error { return unix.Close(fs.dir) }
+func (fs *osFS) close() error {
+	var err error
+	if fs.queue != nil {
+		err = fs.queue.close()
+	}
+	return errors.Join(err, unix.Close(fs.dir))
+}
 
 func (fs *osFS) create(name string) (file, error) {
 	return fs.openat(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|fs.durable)
@@ -67,7 +74,7 @@ func (fs *osFS) openat(name string, flags int) (file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &osFile{fd: fd, direct: fs.flags != 0, durable: flags&unix.O_DSYNC != 0}, nil
+	return &osFile{fd: fd, queue: fs.queue, direct: fs.flags != 0, durable: flags&unix.O_DSYNC != 0}, nil
 }
 
 func (fs *osFS) rename(from, to string) error { return unix.Renameat(fs.dir, from, fs.dir, to) }
@@ -129,6 +136,7 @@ func (fs *osFS) free() (available, total int64, err error) {
 
 type osFile struct {
 	fd      int
+	queue   *ioQueue // or nil
 	direct  bool
 	durable bool // every write is, when it returns
 }
@@ -145,18 +153,18 @@ func (f *osFile) allocate(n int64) error {
 }
 
 func (f *osFile) write(pieces [][]byte, at int64) error {
-	return f.all(pieces, at, io.ErrShortWrite, unix.Pwritev)
+	return f.all(ioWrite, pieces, at, io.ErrShortWrite)
 }
 
 func (f *osFile) read(pieces [][]byte, at int64) error {
-	return f.all(pieces, at, io.ErrUnexpectedEOF, unix.Preadv)
+	return f.all(ioRead, pieces, at, io.ErrUnexpectedEOF)
 }
 
 // all moves all pieces, in one call as a rule: the system stops after 2 GiB, and may stop
 // anywhere.
-func (f *osFile) all(pieces [][]byte, at int64, short error, move func(fd int, pieces [][]byte, at int64) (int, error)) error {
+func (f *osFile) all(how operation, pieces [][]byte, at int64, short error) error {
 	for len(pieces) > 0 {
-		n, err := again(func() (int, error) { return move(f.fd, pieces, at) })
+		n, err := f.move(how, pieces, at)
 		switch {
 		case err != nil:
 			return err
@@ -167,6 +175,21 @@ func (f *osFile) all(pieces [][]byte, at int64, short error, move func(fd int, p
 		pieces = after(pieces, n)
 	}
 	return nil
+}
+
+// move moves some bytes, through the queue if it can. What the queue has not done is asked with
+// the plain call, whose answer counts.
+func (f *osFile) move(how operation, pieces [][]byte, at int64) (int, error) {
+	if f.queue != nil {
+		if n := f.queue.move(how, f.fd, pieces, at); n > 0 {
+			return n, nil
+		}
+	}
+	call := unix.Preadv
+	if how == ioWrite {
+		call = unix.Pwritev
+	}
+	return again(func() (int, error) { return call(f.fd, pieces, at) })
 }
 
 // after is what is left of the pieces behind the first n bytes. The slice of slices that it was

@@ -219,11 +219,14 @@ func (s *Store) fill(ctx context.Context, f file, obj *tier.Object, sc *scratch,
 			return 0, fmt.Errorf("sync: %w", err)
 		}
 	}
+	f.drop()
+	if !news {
+		return cost, nil // written over, it takes what it took
+	}
 	st, err := f.stat()
 	if err != nil {
 		return 0, fmt.Errorf("stat: %w", err)
 	}
-	f.drop()
 	taken = max(cost, page*pages(st.taken))
 	if late {
 		cost = 0

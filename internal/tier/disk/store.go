@@ -164,19 +164,9 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	fs, err := openFS(o.Path)
-	if err == nil && o.Sync != SyncNone {
-		// One call writes an object and makes it durable: half of what a write and a sync cost.
-		fs.durable = unix.O_DSYNC
-	}
+	fs, how, err := o.openFS()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("disk store: %w", err), dir.unlock())
-	}
-	how := "O_DIRECT"
-	if o.Direct == DirectOff {
-		how = "the system's cache, as configured"
-	} else if err := fs.probeDirect(tempDir + "/0"); err != nil {
-		how = fmt.Sprintf("the system's cache: %v", err)
 	}
 	s, err := start(o, fs, dir)
 	if err != nil {
@@ -184,6 +174,28 @@ func New(o Options) (*Store, error) {
 	}
 	o.Log.Info("disk store opened", "path", o.Path, "limit", o.LimitBytes, "leave_free", s.floor, "sync", string(o.Sync), "io", how)
 	return s, nil
+}
+
+// openFS opens the directory, which is a store's, in the way that the options ask for; how says
+// in words how bytes move.
+func (o *Options) openFS() (fs *osFS, how string, err error) {
+	if fs, err = openFS(o.Path); err != nil {
+		return nil, "", err
+	}
+	if o.Sync != SyncNone {
+		// One call writes an object and makes it durable: half of what a write and a sync cost.
+		fs.durable = unix.O_DSYNC
+	}
+	if o.Direct == DirectOff {
+		return fs, "the system's cache, as configured", nil
+	}
+	if err := fs.probeDirect(tempDir + "/0"); err != nil {
+		return fs, fmt.Sprintf("the system's cache: %v", err), nil
+	}
+	if fs.queue, err = openQueue(2 * o.QueueDepth); err != nil {
+		return fs, fmt.Sprintf("O_DIRECT, without a queue: %v", err), nil
+	}
+	return fs, "O_DIRECT", nil
 }
 
 // start starts a store on a file system. o is complete.
