@@ -134,7 +134,10 @@ func getBehind(m *Memory, ctx context.Context, targets []tier.Target) []error {
 	}
 	m.calls.Done()
 	result := make(chan []error, 1)
-	go func() { result <- m.Get(context.WithoutCancel(ctx), targets) }()
+	go func() {
+		settle() // a context that is about to end does so first
+		result <- m.Get(context.WithoutCancel(ctx), targets)
+	}()
 	select {
 	case errs := <-result:
 		return errs

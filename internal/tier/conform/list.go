@@ -77,7 +77,8 @@ func checkListAcrossDelete(f *fixture) {
 // checkListWhileChanging: what stays is listed once while other objects come and go, between
 // the pages and during them.
 func checkListWhileChanging(f *fixture) {
-	stay, come := f.items(120, 40), f.items(120, 41)
+	its := f.items(240, 40)
+	stay, come := its[:120], its[120:] // of one space, so that a listing has them mixed
 	f.must(f.put(f.bg, stay...))
 	f.must(f.put(f.bg, come[:60]...))
 
