@@ -16,7 +16,7 @@ type osFS struct {
 	dir     int      // descriptor
 	flags   int      // O_DIRECT or nothing
 	durable int      // of files that are written: O_DSYNC or nothing
-	queue   *ioQueue // of reads and writes, or nil
+	queue   *ioQueue // of reads and writes of files that are there, or nil
 }
 
 // openFS opens a directory, without O_DIRECT.
@@ -56,25 +56,26 @@ func (fs *osFS) close() error {
 }
 
 func (fs *osFS) create(name string) (file, error) {
-	return fs.openat(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|fs.durable)
+	// A write that makes a file longer is waited for in the call, also in that to the queue.
+	return fs.openat(name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|fs.durable, nil)
 }
 
 func (fs *osFS) reopen(name string) (file, error) {
-	return fs.openat(name, unix.O_WRONLY|unix.O_NOFOLLOW|fs.durable)
+	return fs.openat(name, unix.O_WRONLY|unix.O_NOFOLLOW|fs.durable, fs.queue)
 }
 
 func (fs *osFS) open(name string) (file, error) {
-	return fs.openat(name, unix.O_RDONLY|unix.O_NOFOLLOW)
+	return fs.openat(name, unix.O_RDONLY|unix.O_NOFOLLOW, fs.queue)
 }
 
-func (fs *osFS) openat(name string, flags int) (file, error) {
+func (fs *osFS) openat(name string, flags int, queue *ioQueue) (file, error) {
 	// O_NONBLOCK: should there be a FIFO by that name, do not wait for its other end.
 	flags |= fs.flags | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := again(func() (int, error) { return unix.Openat(fs.dir, name, flags, 0o600) })
 	if err != nil {
 		return nil, err
 	}
-	return &osFile{fd: fd, queue: fs.queue, direct: fs.flags != 0, durable: flags&unix.O_DSYNC != 0}, nil
+	return &osFile{fd: fd, queue: queue, direct: fs.flags != 0, durable: flags&unix.O_DSYNC != 0}, nil
 }
 
 func (fs *osFS) rename(from, to string) error { return unix.Renameat(fs.dir, from, fs.dir, to) }

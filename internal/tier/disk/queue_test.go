@@ -33,6 +33,12 @@ func TestQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := f.close(); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = fs.reopen("file"); err != nil {
+		t.Fatal(err)
+	}
 	const parts, each = 32, 3 * page
 	whole := aligned(parts * each)
 	random := rand.NewChaCha8([32]byte{1})
