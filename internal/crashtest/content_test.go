@@ -3,6 +3,7 @@
 package crashtest
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 
@@ -57,5 +58,19 @@ func fill(prompt, rank, first int, filled *int) func(int, []byte) error {
 		content(dst, prompt, rank, first+index)
 		*filled++
 		return nil
+	}
+}
+
+// store is a worker's Store, or one whose checksums the client takes.
+func store(w *client.Worker, summed bool) func(context.Context, *client.Key, func(int, []byte) error) (bool, error) {
+	if !summed {
+		return w.Store
+	}
+	return func(ctx context.Context, key *client.Key, fill func(int, []byte) error) (bool, error) {
+		return w.StoreSummed(ctx, key, func(index int, dst []byte) (client.Sum, error) {
+			src := make([]byte, len(dst))
+			err := fill(index, src)
+			return client.CopySum(dst, src), err
+		})
 	}
 }

@@ -352,7 +352,7 @@ func (e *engine) trip(ctx context.Context, w work) error {
 		err := ranked(func(rank int) (err error) {
 			k := keyOf(w.prompt, rank, hits, chunks, request)
 			k.Salt = key.Salt
-			stored[rank], err = e.workers[rank].Store(ctx, k, fill(w.prompt, rank, hits, &filled[rank]))
+			stored[rank], err = store(e.workers[rank], w.prompt%2 == 0)(ctx, k, fill(w.prompt, rank, hits, &filled[rank]))
 			whole = whole && stored[rank] && filled[rank] == chunks-hits
 			return err
 		})

@@ -37,6 +37,15 @@ func newHammer(ctx context.Context, endpoint, shmDir string, instance uint64) (*
 	}, nil
 }
 
+// storeSummed is a store whose checksums the client takes.
+func (h *hammer) storeSummed(ctx context.Context, key *client.Key, fill func(int, []byte) error) (bool, error) {
+	return h.worker.StoreSummed(ctx, key, func(index int, dst []byte) (client.Sum, error) {
+		src := make([]byte, len(dst))
+		err := fill(index, src)
+		return client.CopySum(dst, src), err
+	})
+}
+
 // trip is one request from lookup to end: what is hit is loaded and compared, what is
 // missing is stored.
 func (h *hammer) trip(ctx context.Context) error {
@@ -60,7 +69,11 @@ func (h *hammer) trip(ctx context.Context) error {
 		}
 	}
 	if hits < chunks {
-		ok, err := h.worker.Store(ctx, keyOf(prompt, hits, chunks, request), fill(prompt, hits))
+		store := h.worker.Store
+		if h.round%2 == 0 {
+			store = h.storeSummed
+		}
+		ok, err := store(ctx, keyOf(prompt, hits, chunks, request), fill(prompt, hits))
 		if err != nil {
 			return err
 		}
