@@ -215,8 +215,7 @@ func TestRefusals(t *testing.T) {
 		{"http port taken", func(c *config.Serve) { c.HTTPPort = port }, "--http-port"},
 		{"no address of this host", func(c *config.Serve) { c.Host = "192.0.2.1" }, "choose another --host or --port"},
 		{"socket cannot be made", func(c *config.Serve) { c.Socket = "/does/not/exist/s" }, "--socket"},
-		// In shared memory the pools of all dead servers of this machine would go first.
-		{"size does not fit", func(c *config.Serve) { c.SHM, c.L1Bytes = false, 1<<50 }, "--l1-size-gb"},
+		{"size does not fit", func(c *config.Serve) { c.L1Bytes = 1 << 50 }, "--l1-size-gb"},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

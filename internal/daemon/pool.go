@@ -67,6 +67,11 @@ func (d *Daemon) makePool(ctx context.Context, insist bool) (arena.Limits, error
 		}
 	}
 	err = d.newPool(limits)
+	if most := limits.With(bytesOf(others)); errors.Is(err, arena.ErrNoRoom) {
+		if _, never := d.chooseSize(most); never != nil {
+			return limits, err // nobody's pool is removed for nothing
+		}
+	}
 	// Oldest first.
 	for i := len(others) - 1; i >= 0 && errors.Is(err, arena.ErrNoRoom); i-- {
 		d.evictPool(ctx, others[i])
@@ -76,6 +81,14 @@ func (d *Daemon) makePool(ctx context.Context, insist bool) (arena.Limits, error
 		err = d.newPool(limits)
 	}
 	return limits, err
+}
+
+// bytesOf is the most that removing these pools frees.
+func bytesOf(pools []arena.Found) (n int64) {
+	for _, f := range pools {
+		n += f.Size
+	}
+	return n
 }
 
 // newPool makes a pool.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/admin"
+	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/config"
 	"github.com/holdfast-kv/holdfast/internal/daemon"
 )
@@ -217,6 +218,21 @@ func TestTwoServersAreKilledTogether(t *testing.T) {
 	}
 	for i, l := range []*lives{a, b} {
 		l.finish(t, crews[i])
+	}
+}
+
+// A server whose pool can never fit removes nobody's pool in the attempt.
+func TestHopelessStartRemovesNothing(t *testing.T) {
+	l := newLives(t)
+	l.next(t, false)
+	l.now.kill()
+	cfg := config.Defaults()
+	cfg.Host, cfg.Port, cfg.HTTPPort, cfg.L1Bytes = "127.0.0.1", 0, 0, 1<<50
+	if _, err := daemon.Start(testContext(t), cfg, "killtest", slog.New(slog.DiscardHandler)); !errors.Is(err, arena.ErrNoRoom) {
+		t.Errorf("a pool of a PiB: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join("/dev/shm", l.name)); err != nil {
+		t.Error(err)
 	}
 }
 
