@@ -136,8 +136,12 @@ func (w *Worker) Store(ctx context.Context, key *Key, fill func(index int, dst [
 // Sum is an XXH3-128.
 type Sum = xxh3.Uint128
 
-// CopySum copies equally long slices and returns the checksum of what it wrote. On processors with
-// AVX2 it takes no longer than a copy.
+// Copy copies equally long slices between an engine's memory and slots, past the processor's caches,
+// for which both are too large.
+func Copy(dst, src []byte) { bulk.Copy(dst, src) }
+
+// CopySum is Copy that returns the checksum of what it wrote. On processors with AVX2 it takes no
+// longer.
 func CopySum(dst, src []byte) Sum { return bulk.CopySum(dst, src) }
 
 // StoreSummed is Store for who takes the checksum of each chunk while filling it, as CopySum

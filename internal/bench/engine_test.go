@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,11 +37,7 @@ type engine struct {
 }
 
 func newEngine(b *testing.B, p *process, o client.Options) *engine {
-	return newEngineOn(b, p, o, processors{})
-}
-
-func newEngineOn(b *testing.B, p *process, o client.Options, on processors) *engine {
-	e := &engine{b: b, memory: make([]byte, engineBytes), copies: on.stream(b)}
+	e := &engine{b: b, memory: make([]byte, engineBytes), copies: stream(b)}
 	for i := range e.memory {
 		e.memory[i] = byte(i >> 3)
 	}
@@ -142,7 +139,7 @@ func (e *engine) store(k *client.Key) (bool, error) {
 		})
 	}
 	return e.worker.Store(context.Background(), k, func(i int, dst []byte) error {
-		copy(dst, chunk(memory, i))
+		client.Copy(dst, chunk(memory, i))
 		return nil
 	})
 }
@@ -150,7 +147,7 @@ func (e *engine) store(k *client.Key) (bool, error) {
 func (e *engine) load(k *client.Key) (bool, error) {
 	memory := e.part()
 	return e.worker.Retrieve(context.Background(), k, func(i int, src []byte) error {
-		copy(chunk(memory, i), src)
+		client.Copy(chunk(memory, i), src)
 		return nil
 	})
 }
@@ -177,7 +174,7 @@ func (e *engine) storeAside(k *client.Key) (bool, error) {
 			if dst, src := e.worker.Mem(s), chunk(memory, reply.Indices[i]); e.sums {
 				sums = append(sums, client.CopySum(dst, src))
 			} else {
-				copy(dst, src)
+				client.Copy(dst, src)
 			}
 		}
 	})
@@ -192,10 +189,23 @@ func (e *engine) loadAside(k *client.Key) (bool, error) {
 	memory := e.part()
 	e.onStream(func() {
 		for i, s := range reply.Slots {
-			copy(chunk(memory, i), e.worker.Mem(s))
+			client.Copy(chunk(memory, i), e.worker.Mem(s))
 		}
 	})
 	return e.worker.CommitRetrieve(context.Background(), k)
+}
+
+// stream runs what comes, one after the other, on a thread of its own.
+func stream(b *testing.B) chan<- func() {
+	work := make(chan func(), 2)
+	go func() {
+		runtime.LockOSThread() // and never unlocks it: the thread ends with the goroutine
+		for f := range work {
+			f()
+		}
+	}()
+	b.Cleanup(func() { close(work) })
+	return work
 }
 
 // onStream has f run on the stream of copies, and waits for it.

@@ -68,12 +68,9 @@ func (t *timing) add(p *process, f func()) {
 // included, and reports the rate as a share of copying the same bytes alone: stores alone,
 // loads alone, and as many of both in turns.
 //
-// With two transfers in flight, as engines that save and load asynchronously have, the
-// requests of one hide behind the copies of the other; the copies themselves are one stream,
-// on a thread of its own, which also makes the copies that are the limit. With copies=apart
-// this thread has a processor for itself, which no other thread of the client and none of the
-// server may use, as in deployments that pin; with copies=anywhere the kernel decides, and it
-// likes to wake the threads that carry requests where the copies run.
+// With four transfers in flight, as engines that save and load asynchronously have, the requests of
+// some hide behind the copies of another; the copies themselves are one stream, on a thread of its
+// own, which also makes the copies that are the limit.
 //
 // With --verify sampled and always every object has its checksum when it is served. sums=client
 // is an engine that takes them with its copies, as client.CopySum does; sums=server one that does
@@ -82,29 +79,17 @@ func BenchmarkSHM(b *testing.B) {
 	for _, mode := range []struct{ verify, sums string }{
 		{"off", "none"}, {"sampled", "client"}, {"always", "client"}, {"sampled", "server"},
 	} {
-		for _, c := range []struct {
-			name     string
-			inFlight int
-			apart    bool
-		}{
-			{"inflight=two/copies=apart", 2, true},
-			{"inflight=two/copies=anywhere", 2, false},
-			{"inflight=one/copies=anywhere", 1, false},
-		} {
-			b.Run("verify="+mode.verify+"/sums="+mode.sums+"/"+c.name, func(b *testing.B) {
-				var on processors
-				if c.apart {
-					on = apart(b)
-				}
-				benchSHM(b, mode.verify, mode.sums == "client", c.inFlight, on)
+		for name, inFlight := range map[string]int{"four": 4, "one": 1} {
+			b.Run("verify="+mode.verify+"/sums="+mode.sums+"/inflight="+name, func(b *testing.B) {
+				benchSHM(b, mode.verify, mode.sums == "client", inFlight)
 			})
 		}
 	}
 }
 
-func benchSHM(b *testing.B, verify string, sums bool, inFlight int, on processors) {
+func benchSHM(b *testing.B, verify string, sums bool, inFlight int) {
 	p := serve(b, "--l1-size-gb", "1", "--verify", verify)
-	e, limit := newEngineOn(b, p, client.Options{}, on), newShared(b)
+	e, limit := newEngine(b, p, client.Options{}), newShared(b)
 	if !e.worker.SHM() {
 		b.Fatal("no shared memory")
 	}
