@@ -31,7 +31,7 @@ func BenchmarkRestart(b *testing.B) {
 	args := []string{"--shm-name", name, "--l1-size-gb", fmt.Sprint(restartGiB)}
 	p := serve(b, args...)
 	fillPool(b, p)
-	all := b                       // whose end is the servers' end
+	all := b // whose end is the servers' end
 	for _, how := range []string{"stopped", "killed"} {
 		b.Run(how, func(b *testing.B) {
 			var first, ready []time.Duration

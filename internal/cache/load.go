@@ -94,14 +94,24 @@ func (c *Cache) EndSession(request string) {
 //
 // The memory may be read until EndRead, or until the holder is Gone.
 func (c *Cache) BeginRead(h Holder, request string, rank int, r Range) ([]Placed, bool) {
-	rd, placed, checks, ok := c.beginRead(h, request, rank, r)
-	if len(checks) == 0 {
-		return placed, ok
+	placed, ok, rest := c.StartRead(h, request, rank, r)
+	if rest != nil {
+		ok = rest()
 	}
-	if !c.finishRead(rd, compare(checks)) {
+	if !ok {
 		return nil, false
 	}
 	return placed, true
+}
+
+// StartRead is BeginRead as far as no bytes need to be read. If rest is not nil, the comparison is
+// to be made with it, exactly once: it reports whether what is placed may be read.
+func (c *Cache) StartRead(h Holder, request string, rank int, r Range) (placed []Placed, ok bool, rest func() bool) {
+	rd, placed, checks, ok := c.beginRead(h, request, rank, r)
+	if len(checks) == 0 {
+		return placed, ok, nil
+	}
+	return placed, false, func() bool { return c.finishRead(rd, compare(checks)) }
 }
 
 func (c *Cache) beginRead(h Holder, request string, rank int, r Range) (*read, []Placed, []check, bool) {

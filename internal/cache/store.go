@@ -30,6 +30,16 @@ func (c *Cache) Prepare(w Holder, rank int, r Range, sizes []int64) ([]Placed, e
 // before anything is served and outside the lock, except with VerifyOff. A writer's wrong sum is
 // a mismatch when the object is compared.
 func (c *Cache) Commit(w Holder, rank int, r Range, sums ...xxh3.Uint128) bool {
+	done, rest := c.StartCommit(w, rank, r, sums...)
+	if rest != nil {
+		return rest()
+	}
+	return done
+}
+
+// StartCommit is Commit as far as no bytes need to be read. If rest is not nil, the checksums are
+// to be taken with it, exactly once, and its result is the commit's.
+func (c *Cache) StartCommit(w Holder, rank int, r Range, sums ...xxh3.Uint128) (done bool, rest func() bool) {
 	killpoint.Hit(killpoint.StoreBeforeCommit)
 	res, mem, late := c.beginCommit(w, r.id(rank), sums)
 	if late {
@@ -37,17 +47,21 @@ func (c *Cache) Commit(w Holder, rank int, r Range, sums ...xxh3.Uint128) bool {
 			"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain))
 	}
 	if res == nil {
-		return false
+		return false, nil
 	}
 	if n := len(res.objs); len(sums) != n && len(sums) != 0 {
 		c.log.Warn("a commit has checksums of other objects than were prepared: not used", "checksums", len(sums), "objects", n,
 			"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain))
 	}
-	if len(mem) > 0 {
-		c.finishCommit(res, sumAll(mem))
+	if len(mem) == 0 {
+		killpoint.Hit(killpoint.StoreBeforeAnswer)
+		return true, nil
 	}
-	killpoint.Hit(killpoint.StoreBeforeAnswer)
-	return true
+	return false, func() bool {
+		c.finishCommit(res, sumAll(mem))
+		killpoint.Hit(killpoint.StoreBeforeAnswer)
+		return true
+	}
 }
 
 // beginCommit begins a commit, and finishes it unless checksums are to be taken first: then

@@ -44,6 +44,7 @@ type conn struct {
 	work  sync.WaitGroup
 
 	queued atomic.Int64 // bytes of the messages that it has
+	behind atomic.Int64 // messages that it has
 
 	waits  sync.WaitGroup // requests that wait for the answer of a lookup
 	parked atomic.Int64   // how many
@@ -93,6 +94,7 @@ func (c *conn) run() {
 			c.queued.Add(-int64(len(m.buf)))
 			c.work.Done()
 			c.recycle(m)
+			c.behind.Add(-1) // c.moving is the reader's again
 		}
 	}()
 	err := c.read()
@@ -131,7 +133,7 @@ func (c *conn) read() error {
 		case data > 0:
 			m = c.stream(m, data)
 		case m.bad == nil && m.row.ordered:
-			m = c.enqueue(m)
+			m = c.order(m)
 		case m.bad == nil && m.row.waits:
 			m = c.park(m)
 		default:
@@ -143,13 +145,29 @@ func (c *conn) read() error {
 	}
 }
 
+// order serves a transfer's request after those before it. If none is in progress the reader does
+// so itself, which saves waking the affinity goroutine, up to where bytes are read or sent: that
+// is left to the goroutine, so that the reader answers pings meanwhile.
+func (c *conn) order(m *message) *message {
+	if c.behind.Load() > 0 {
+		return c.enqueue(m)
+	}
+	m.here = true
+	if c.serve(&c.moving, m); m.then == nil {
+		return m
+	}
+	return c.enqueue(m)
+}
+
 // enqueue hands m to the affinity goroutine and returns a message for the next request.
 // What is queued has a bound, and with it the memory that a connection can hold.
 func (c *conn) enqueue(m *message) *message {
 	if c.queued.Load()+int64(len(m.buf)) > maxQueued {
 		c.work.Wait()
 	}
+	m.here = false
 	c.queued.Add(int64(len(m.buf)))
+	c.behind.Add(1)
 	c.work.Add(1)
 	c.queue <- m
 	return c.fresh()
@@ -189,10 +207,14 @@ func (c *conn) stream(m *message, size int64) *message {
 	return c.enqueue(m)
 }
 
-// serve answers one request.
+// serve answers one request, unless something is left to do elsewhere.
 func (c *conn) serve(x *scratch, m *message) {
 	start := time.Now()
 	res, err := c.call(x, m)
+	if m.then != nil && m.here {
+		m.spent = time.Since(start)
+		return
+	}
 	refused := err != nil
 	if refused {
 		c.refused(m, err)
@@ -202,7 +224,7 @@ func (c *conn) serve(x *scratch, m *message) {
 			res.value = m.out
 		}
 	}
-	c.s.stats.add(m.code, time.Since(start))
+	c.s.stats.add(m.code, m.spent+time.Since(start))
 	sendErr := c.send(m, res)
 	if res.sent != nil {
 		res.sent()

@@ -20,6 +20,16 @@ var nothing result
 // sent.
 type step func(c *conn, x *scratch, m *message) (result, error)
 
+// later does what takes long: on the affinity goroutine at once, on the reader not at all, and
+// then the goroutine goes on with it.
+func (m *message) later(c *conn, x *scratch, rest step) (result, error) {
+	if m.here {
+		m.then = rest
+		return nothing, nil
+	}
+	return rest(c, x, m)
+}
+
 // scratch is what one goroutine reuses from request to request.
 type scratch struct {
 	key     lmcache.Key

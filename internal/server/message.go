@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync/atomic"
+	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
 	"github.com/holdfast-kv/holdfast/internal/zmtp"
@@ -33,6 +34,9 @@ type message struct {
 	bad  error  // why the payload is of no use; nil if it is
 	out  []byte // for the reply
 	then step   // what is left to do, in place of the row's handler
+
+	here  bool          // the reader serves it, and leaves what takes long
+	spent time.Duration // by the reader on what it did
 
 	budget *budget
 	held   int64 // taken from it

@@ -19,12 +19,21 @@ func servePrepareRetrieve(c *conn, x *scratch, m *message) (result, error) {
 		return nothing, err
 	}
 	if !c.s.shared() || w.pickles {
-		return c.retrievePickled(x, m, w, r)
+		return m.later(c, x, func(c *conn, x *scratch, m *message) (result, error) { return c.retrievePickled(x, m, w, r) })
 	}
 	if err := c.mayTouch(w); err != nil {
 		return nothing, err
 	}
-	placed, ok := c.s.cfg.Cache.BeginRead(w.holder, x.key.Request, x.key.Worker, r)
+	placed, ok, rest := c.s.cfg.Cache.StartRead(w.holder, x.key.Request, x.key.Worker, r)
+	if rest == nil {
+		return c.retrieved(x, m, w, placed, ok)
+	}
+	return m.later(c, x, func(c *conn, x *scratch, m *message) (result, error) {
+		return c.retrieved(x, m, w, placed, rest())
+	})
+}
+
+func (c *conn) retrieved(x *scratch, m *message, w worker, placed []cache.Placed, ok bool) (result, error) {
 	if !ok {
 		return m.miss(), nil
 	}

@@ -148,7 +148,18 @@ func (c *conn) commit(x *scratch, m *message, sums []xxh3.Uint128) (result, erro
 		return nothing, err
 	}
 	rank := x.key.Worker
-	done := c.s.shared() && c.s.cfg.Cache.Commit(c.s.closing(w, storeOf(rank, r)), rank, r, sums...)
+	h := c.s.closing(w, storeOf(rank, r))
+	if !c.s.shared() {
+		return m.bool(false), nil
+	}
+	done, rest := c.s.cfg.Cache.StartCommit(h, rank, r, sums...)
+	if rest == nil {
+		return c.committed(m, w, done)
+	}
+	return m.later(c, x, func(c *conn, _ *scratch, m *message) (result, error) { return c.committed(m, w, rest()) })
+}
+
+func (c *conn) committed(m *message, w worker, done bool) (result, error) {
 	if done && w.pickles {
 		c.s.with(func(r *registry) { r.setPickles(w.id, false) })
 	}
