@@ -72,7 +72,7 @@ func BenchmarkStore(b *testing.B) {
 }
 
 func benchStore(b *testing.B, size int, sync Sync) {
-	total := min(4096*size, 512<<20)
+	total := min(4096*size, 1<<30)
 	n := total / size
 	dir := benchDir(b)
 	file := filepath.Join(dir, "fio")
