@@ -137,7 +137,7 @@ func (w *Worker) Store(ctx context.Context, key *Key, fill func(index int, dst [
 type Sum = xxh3.Uint128
 
 // Copy copies equally long slices between an engine's memory and slots, past the processor's caches,
-// for which both are too large.
+// for which both are too large. It panics if they are not equally long.
 func Copy(dst, src []byte) { bulk.Copy(dst, src) }
 
 // CopySum is Copy that returns the checksum of what it wrote. On processors with AVX2 it takes no

@@ -10,13 +10,13 @@ const (
 	pastFrom = 4 << 10
 )
 
-// Copy copies equally long slices so that what is written does not pass through the cache. A copy()
+// copyPast copies equally long slices so that what is written does not pass through the cache. A copy()
 // does so by itself from a MiB on, but blocks are smaller, and each line of them would be read from memory first
 // only to be written over: half as much traffic again.
 //
 // The address is taken only to see how it is aligned, and is never turned back into a pointer. pastLines stays
 // within the slices: it gets whole lines of both.
-func Copy(dst, src []byte) {
+func copyPast(dst, src []byte) {
 	if len(dst) >= pastFrom {
 		head := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst))) % lineBytes)
 		copy(dst[:head], src)

@@ -2,6 +2,6 @@
 
 package bulk
 
-// Copy copies equally long slices. On other processors there is nothing to gain that is
+// copyPast copies equally long slices. On other processors there is nothing to gain that is
 // portable; and the race detector sees only what is written in Go.
-func Copy(dst, src []byte) { copy(dst, src) }
+func copyPast(dst, src []byte) { copy(dst, src) }

@@ -38,6 +38,28 @@ func TestCopySum(t *testing.T) {
 	})
 }
 
+// TestUnequalLengths: nothing is written behind the shorter slice.
+func TestUnequalLengths(t *testing.T) {
+	for what, f := range map[string]func(dst, src []byte){
+		"Copy": Copy, "CopySum": func(dst, src []byte) { CopySum(dst, src) },
+	} {
+		for _, n := range [][2]int{{8192, 20_000}, {20_000, 8192}, {0, 1}} {
+			mem := make([]byte, 64<<10)
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s of %d bytes to %d does not panic", what, n[1], n[0])
+					}
+				}()
+				f(mem[:n[0]], bytes.Repeat([]byte{1}, n[1]))
+			}()
+			if bytes.Contains(mem, []byte{1}) {
+				t.Errorf("%s of %d bytes to %d writes", what, n[1], n[0])
+			}
+		}
+	}
+}
+
 const benchBytes = 1 << 20
 
 func bench(b *testing.B, f func(dst, src []byte)) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/seldom"
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
@@ -117,6 +118,8 @@ type Cache struct {
 	now    func() time.Time
 	log    *slog.Logger
 	limits limits
+
+	otherSums seldom.Teller // commits with checksums of other objects
 
 	mu   sync.Mutex // guards what follows; a leaf lock, never held while bytes are read
 	core *core

@@ -50,8 +50,10 @@ func (c *Cache) StartCommit(w Holder, rank int, r Range, sums ...xxh3.Uint128) (
 		return false, nil
 	}
 	if n := len(res.objs); len(sums) != n && len(sums) != 0 {
-		c.log.Warn("a commit has checksums of other objects than were prepared: not used", "checksums", len(sums), "objects", n,
-			"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain))
+		c.otherSums.Tell(c.now(), func(skipped int) {
+			c.log.Warn("a commit has checksums of other objects than were prepared: not used", "checksums", len(sums), "objects", n,
+				"writer", c.describe(w), "namespace", r.NS, "rank", rank, "first", r.First, "end", len(r.Chain), "not_logged", skipped)
+		})
 	}
 	if len(mem) == 0 {
 		killpoint.Hit(killpoint.StoreBeforeAnswer)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,29 +67,43 @@ func (d *Daemon) makePool(ctx context.Context, insist bool) (arena.Limits, error
 			return limits, fmt.Errorf("read the memory limits of this node: %w", err)
 		}
 	}
-	err = d.newPool(limits)
-	if most := limits.With(bytesOf(others)); errors.Is(err, arena.ErrNoRoom) {
-		if _, never := d.chooseSize(most); never != nil {
-			return limits, err // nobody's pool is removed for nothing
-		}
-	}
-	// Oldest first.
-	for i := len(others) - 1; i >= 0 && errors.Is(err, arena.ErrNoRoom); i-- {
-		d.evictPool(ctx, others[i])
-		if limits, err = arena.ReadLimits(""); err != nil {
-			return limits, fmt.Errorf("read the memory limits of this node: %w", err)
-		}
-		err = d.newPool(limits)
+	if err = d.newPool(limits); errors.Is(err, arena.ErrNoRoom) {
+		return d.makeRoom(ctx, others, limits, err)
 	}
 	return limits, err
 }
 
-// bytesOf is the most that removing these pools frees.
-func bytesOf(pools []arena.Found) (n int64) {
-	for _, f := range pools {
-		n += f.Size
+// makeRoom removes pools whose servers are gone, the oldest first, until there is room for ours;
+// none if all of them would not make enough, which full says why. What a container's limit counts
+// against another container cannot be told from here, and is taken for ours.
+func (d *Daemon) makeRoom(ctx context.Context, others []arena.Found, limits arena.Limits, full error) (arena.Limits, error) {
+	var dead []*arena.Stale
+	most := limits
+	for _, f := range slices.Backward(others) {
+		stale, err := d.lock(ctx, f, 0)
+		if err != nil || stale == nil {
+			continue // its server lives, or it is gone
+		}
+		dead = append(dead, stale)
+		most = most.With(stale.Held)
 	}
-	return n
+	_, never := d.chooseSize(most)
+	err := full
+	for _, stale := range dead {
+		if never != nil || !errors.Is(err, arena.ErrNoRoom) {
+			stale.Close()
+			continue
+		}
+		d.remove(stale, d.log.Warn, "its server is gone, and without its memory there is no room for ours")
+		now, readErr := arena.ReadLimits("")
+		if readErr != nil {
+			err = fmt.Errorf("read the memory limits of this node: %w", readErr)
+			continue
+		}
+		limits = now
+		err = d.newPool(limits)
+	}
+	return limits, err
 }
 
 // newPool makes a pool.
@@ -120,15 +135,6 @@ func inOurPlace(name string, user int) string {
 		return fmt.Sprintf("it is user %d's, who may run a server with it; choose another --shm-name, or none", st.Uid)
 	}
 	return "it is no pool of Holdfast, or a damaged one: remove it if no program uses it, or choose another --shm-name"
-}
-
-// evictPool removes the pool of a dead server of another identity.
-func (d *Daemon) evictPool(ctx context.Context, f arena.Found) {
-	stale, err := d.lock(ctx, f, 0)
-	if err != nil || stale == nil {
-		return // it lives, or is gone
-	}
-	d.remove(stale, d.log.Warn, "its server is gone, and without its memory there is no room for ours")
 }
 
 func (d *Daemon) chooseSize(limits arena.Limits) (int64, error) {

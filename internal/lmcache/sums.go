@@ -24,12 +24,15 @@ func AppendSums(dst []byte, sums []xxh3.Uint128) []byte {
 	return dst
 }
 
-// DecodeSums reads what AppendSums wrote.
-func DecodeSums(frame []byte) ([]xxh3.Uint128, error) {
+// DecodeSums reads what AppendSums wrote, at most so many.
+func DecodeSums(frame []byte, most int) ([]xxh3.Uint128, error) {
 	d := decoder{b: frame}
 	b := d.bin()
 	if err := d.finish("checksums"); err != nil {
 		return nil, err
+	}
+	if len(b)/sumBytes > most {
+		return nil, fmt.Errorf("%w: %d checksums, at most %d", ErrMalformed, len(b)/sumBytes, most)
 	}
 	if len(b)%sumBytes != 0 {
 		return nil, fmt.Errorf("%w: checksums: %d bytes are not a multiple of %d", ErrMalformed, len(b), sumBytes)

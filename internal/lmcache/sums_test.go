@@ -14,7 +14,7 @@ type sumsFrame []xxh3.Uint128
 func (s *sumsFrame) Append(dst []byte) []byte { return AppendSums(dst, *s) }
 
 func (s *sumsFrame) Decode(frame []byte) (err error) {
-	*s, err = DecodeSums(frame)
+	*s, err = DecodeSums(frame, 1<<20)
 	return err
 }
 
@@ -25,15 +25,15 @@ func TestSums(t *testing.T) {
 	if diff := cmp.Diff(canonical, frame); diff != "" {
 		t.Error(diff)
 	}
-	got, err := DecodeSums(frame)
+	got, err := DecodeSums(frame, 2)
 	if diff := cmp.Diff(sums, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
-	if got, err := DecodeSums([]byte{0xc4, 0}); len(got) != 0 || err != nil {
+	if got, err := DecodeSums([]byte{0xc4, 0}, 0); len(got) != 0 || err != nil {
 		t.Error(got, err)
 	}
-	for _, bad := range [][]byte{nil, {0xc0}, pack("x"), pack([]byte("0123456789abcde")), pack([]byte("0123456789abcdef0")), append(AppendSums(nil, sums), 0), frame[:33]} {
-		if got, err := DecodeSums(bad); !errors.Is(err, ErrMalformed) || got != nil {
+	for _, bad := range [][]byte{nil, {0xc0}, pack("x"), pack([]byte("0123456789abcde")), pack([]byte("0123456789abcdef0")), append(AppendSums(nil, sums), 0), frame[:33], AppendSums(nil, make([]xxh3.Uint128, 3))} {
+		if got, err := DecodeSums(bad, 2); !errors.Is(err, ErrMalformed) || got != nil {
 			t.Errorf("%x: %v, %v", bad, got, err)
 		}
 	}

@@ -130,23 +130,27 @@ func serveCommitStore(c *conn, x *scratch, m *message) (result, error) {
 		}
 		return then(c, x, m)
 	}
-	return c.commit(x, m, nil)
-}
-
-// serveCommitSummed settles what the worker wrote into its slots, with the checksums that it took.
-func serveCommitSummed(c *conn, x *scratch, m *message) (result, error) {
-	sums, err := lmcache.DecodeSums(m.arg(2))
-	if err != nil {
-		return nothing, err
-	}
-	return c.commit(x, m, sums)
-}
-
-func (c *conn) commit(x *scratch, m *message, sums []xxh3.Uint128) (result, error) {
 	w, r, err := c.transferOf(x, m)
 	if err != nil {
 		return nothing, err
 	}
+	return c.commit(x, m, w, r)
+}
+
+// serveCommitSummed settles what the worker wrote into its slots, with the checksums that it took.
+func serveCommitSummed(c *conn, x *scratch, m *message) (result, error) {
+	w, r, err := c.transferOf(x, m)
+	if err != nil {
+		return nothing, err
+	}
+	sums, err := lmcache.DecodeSums(m.arg(2), r.Groups*(len(r.Chain)-r.First))
+	if err != nil {
+		return nothing, err
+	}
+	return c.commit(x, m, w, r, sums...)
+}
+
+func (c *conn) commit(x *scratch, m *message, w worker, r cache.Range, sums ...xxh3.Uint128) (result, error) {
 	rank := x.key.Worker
 	h := c.s.closing(w, storeOf(rank, r))
 	if !c.s.shared() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -79,8 +80,10 @@ func openQueue(n int) (*ioQueue, error) {
 		q.idle <- r
 	}
 	q.event = os.NewFile(uintptr(event), "eventfd")
+	// Only a file that Go's poller took has deadlines. On another one, for which the system had no
+	// room, nobody would ever be woken.
 	waiter, err := q.event.SyscallConn()
-	if err != nil {
+	if err = errors.Join(err, q.event.SetDeadline(time.Time{})); err != nil {
 		return nil, errors.Join(fmt.Errorf("eventfd: %w", err), q.event.Close(), q.destroy())
 	}
 	go q.collect(waiter)
