@@ -146,7 +146,8 @@ func CopySum(dst, src []byte) Sum { return bulk.CopySum(dst, src) }
 
 // StoreSummed is Store for who takes the checksum of each chunk while filling it, as CopySum
 // does: the server need not read the bytes again, and what goes wrong with them on the way to a
-// reader, from the very copy on, is a miss. A server that is not Holdfast's does not use them.
+// reader, from the very copy on, is a miss. They are sent with shared memory alone: what travels over
+// the connection is summed by the server, and a server that is not Holdfast's does not use them.
 func (w *Worker) StoreSummed(ctx context.Context, key *Key, fill func(index int, dst []byte) (Sum, error)) (bool, error) {
 	var sums []Sum
 	return w.storeRange(ctx, key, func(index int, dst []byte) error {

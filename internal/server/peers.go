@@ -170,9 +170,12 @@ func (c *conn) mayTouch(w worker) error {
 	switch {
 	case ended && !p.maps.Load():
 		return fmt.Errorf("%w: process %d has ended", errRefused, p.pid)
-	case news && !p.maps.Load():
-		c.log.Warn("the process at the other end has not mapped the pool: a proxy? Its end will free nothing",
-			"pid", p.pid, "instance", w.id, "error", err)
+	case news && !p.maps.Load() && !w.pickles: // who copies has no reason to map it
+		attrs := []any{"pid", p.pid, "instance", w.id}
+		if err != nil {
+			attrs = append(attrs, "error", err)
+		}
+		c.log.Warn("the process at the other end has not mapped the pool: a proxy? Its end will free nothing", attrs...)
 	}
 	return nil
 }

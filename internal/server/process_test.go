@@ -54,6 +54,12 @@ func clientProcess(role string) {
 	case "proxy": // the same for a client that only it can see
 		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
 		call(lmcache.OpPrepareStore, key.Append(nil), num(7))
+	case "copier": // says that it copies, as a client does that cannot map the pool
+		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
+		nothing := key
+		nothing.Tokens, nothing.Start, nothing.End = nil, 0, 0
+		call(lmcache.OpCommitStore, nothing.Append(nil), num(7), []byte{0xc4, 4, 0x80, 4, ']', '.'})
+		call(lmcache.OpPrepareStore, key.Append(nil), num(7))
 	case "reader": // the same between PREPARE and COMMIT of a retrieve
 		call(lmcache.OpRegisterEngineDriven, r.Append(nil))
 		attach()
@@ -197,6 +203,19 @@ func TestProxyProcess(t *testing.T) {
 			t.Fatalf("after the writer's own word: %+v", st)
 		}
 	})
+}
+
+// TestProxyIsToldOf: a process that could map the pool and has not is worth a warning, but not one
+// that copies.
+func TestProxyIsToldOf(t *testing.T) {
+	for role, told := range map[string]bool{"proxy": true, "copier": false} {
+		h := open(t, plan{})
+		c := h.child(t, role, h.unix)
+		if n := h.log.count("has not mapped the pool"); (n > 0) != told {
+			t.Errorf("%s: told %d times", role, n)
+		}
+		c.kill()
+	}
 }
 
 func TestReaderProcess(t *testing.T) {
