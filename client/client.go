@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/holdfast-kv/holdfast/internal/lmcache"
 )
 
 var (
@@ -24,16 +22,6 @@ var (
 	ErrReply = errors.New("unusable reply")
 	// ErrClosed is returned by calls on a closed client or an unregistered worker.
 	ErrClosed = errors.New("client is closed")
-)
-
-// Key, Registration and the replies are the protocol's.
-type (
-	Key           = lmcache.Key
-	Registration  = lmcache.Registration
-	Hello         = lmcache.Hello
-	SlotRef       = lmcache.SlotRef
-	StoreReply    = lmcache.StoreReply
-	RetrieveReply = lmcache.RetrieveReply
 )
 
 // Options of a client; the zero value is usable.

@@ -43,6 +43,8 @@ func Example() {
 	}
 	defer worker.Unregister(ctx)
 
+	computed := make([]byte, 2*2*scheduler.ChunkSize()*64*2) // planes × layers × tokens × hidden × bytes of an element
+	loadedKV := make([]byte, len(computed))
 	prompt := make([]uint32, 2*scheduler.ChunkSize())
 	key := client.Key{Model: "llama", World: 1, Tokens: prompt, End: len(prompt), Request: "request-1", Readers: 1}
 
@@ -55,9 +57,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Println("first request:", chunks, "chunks")
-	stored, err := worker.Store(ctx, &key, func(chunk int, dst []byte) error {
-		dst[0] = byte(100 + chunk) // gather the chunk's blocks here
-		return nil
+	stored, err := worker.StoreSummed(ctx, &key, func(chunk int, dst []byte) (client.Sum, error) {
+		computed[0] = byte(100 + chunk) // the chunk's KV, as dst has it: [2, layers, tokens, hidden]
+		return client.CopySum(dst, computed), nil
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -76,7 +78,8 @@ func Example() {
 	}
 	fmt.Println("second request:", chunks, "chunks")
 	loaded, err := worker.Retrieve(ctx, &key, func(chunk int, src []byte) error {
-		fmt.Println("chunk", chunk, "begins with", src[0]) // scatter it into blocks here
+		client.Copy(loadedKV, src) // src is the pool's, and good only until we return
+		fmt.Println("chunk", chunk, "begins with", loadedKV[0])
 		return nil
 	})
 	if err != nil {

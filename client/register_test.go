@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-kv/holdfast/internal/lmcache"
@@ -246,5 +247,22 @@ func TestStepsConcedeNothing(t *testing.T) {
 	}
 	if got := p.ops(); got != "[REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT COMMIT_STORE]" {
 		t.Errorf("heard %s", got)
+	}
+}
+
+// What the engine could not cut its chunks into is refused before the server hears of it.
+func TestBlockSizeDividesTheChunk(t *testing.T) {
+	p := newWorkerPeer(t)
+	c := dial(t, p.listener.Endpoint(), Options{ShmDir: p.dir})
+	p.ops()
+	for _, size := range []int{-4, 0, 3, 8} { // chunks are of 4 tokens
+		r := registration()
+		r.BlockSize = size
+		if _, err := c.Register(testContext(t), r); err == nil || !strings.Contains(err.Error(), "BlockSize") {
+			t.Errorf("blocks of %d tokens: %v", size, err)
+		}
+	}
+	if heard := p.ops(); heard != "[]" {
+		t.Errorf("the server heard %s", heard)
 	}
 }

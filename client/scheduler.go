@@ -41,12 +41,23 @@ func (c *Client) Ping(ctx context.Context) (bool, error) {
 
 // Lookup starts the request's lookup; PrefetchStatus has its answer.
 func (c *Client) Lookup(ctx context.Context, key *Key) error {
-	return c.void(ctx, schedulerCall(lmcache.OpLookup, key))
+	return c.ofRange(ctx, lmcache.OpLookup, key)
 }
 
 // FreeLookupLocks gives back the leases of the key's range.
 func (c *Client) FreeLookupLocks(ctx context.Context, key *Key) error {
-	return c.void(ctx, schedulerCall(lmcache.OpFreeLookupLocks, key))
+	return c.ofRange(ctx, lmcache.OpFreeLookupLocks, key)
+}
+
+// ofRange refuses a range that the server would only log as malformed.
+func (c *Client) ofRange(ctx context.Context, op lmcache.Op, key *Key) error {
+	if _, err := c.connected(ctx); err != nil { // the chunk size is the connection's
+		return err
+	}
+	if err := checkRange(key, c.ChunkSize()); err != nil {
+		return fmt.Errorf("%v: %w", op, err)
+	}
+	return c.void(ctx, schedulerCall(op, key))
 }
 
 // schedulerCall has the key with all ranks, whatever its Worker says, and the tensor-parallel

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -381,4 +382,29 @@ func trip(t *testing.T, c *client.Client, w *client.Worker, number int, request 
 		t.Error(err)
 	}
 	return hits
+}
+
+// A range that is none of whole chunks within the tokens is refused, and the server does not hear of it.
+func TestLookupOfAnImpossibleRange(t *testing.T) {
+	s := start(t, "pool", 1<<20)
+	c := s.dial(t, s.unix, false)
+	for _, change := range []func(*client.Key){
+		func(k *client.Key) { k.End += chunkTokens },
+		func(k *client.Key) { k.End-- },
+		func(k *client.Key) { k.Start = -chunkTokens },
+		func(k *client.Key) { k.Start = k.End + chunkTokens },
+	} {
+		k := prompt(1, 0, 2, 1, 0, "q")
+		change(k)
+		if err := c.Lookup(testContext(t), k); err == nil || !strings.Contains(err.Error(), "whole chunks of 16") {
+			t.Errorf("lookup of [%d, %d) of %d tokens: %v", k.Start, k.End, len(k.Tokens), err)
+		}
+		if err := c.FreeLookupLocks(testContext(t), k); err == nil {
+			t.Errorf("leases of [%d, %d) of %d tokens were given back", k.Start, k.End, len(k.Tokens))
+		}
+	}
+	k := prompt(1, 0, 2, 1, 0, "q")
+	if err := c.Lookup(testContext(t), k); err != nil {
+		t.Error(err)
+	}
 }

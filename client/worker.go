@@ -253,6 +253,11 @@ func (w *Worker) replace(next *registered) {
 func (w *Worker) agree(ctx context.Context, l *link) (*registered, error) {
 	c := w.client
 	r := &registered{link: l, chunk: c.ChunkSize()}
+	// LMCache's adapter refuses this too (wire specification §3); no server looks at it.
+	if w.reg.BlockSize < 1 || r.chunk%w.reg.BlockSize != 0 {
+		return nil, fmt.Errorf("register worker %d: BlockSize %d does not divide the server's chunks of %d tokens: give the engine's, and the server a --chunk-size that is a multiple of it",
+			w.reg.Instance, w.reg.BlockSize, r.chunk)
+	}
 	var err error
 	if r.layouts, err = w.reg.ChunkLayouts(r.chunk); err != nil {
 		return nil, err
@@ -338,12 +343,19 @@ type plan struct {
 	bytes  int64 // of all of them
 }
 
+// checkRange refuses a range that is none of whole chunks within the tokens.
+func checkRange(key *Key, chunk int) error {
+	if key.Start < 0 || key.End < key.Start || key.End > len(key.Tokens) || key.Start%chunk != 0 || key.End%chunk != 0 {
+		return fmt.Errorf("range [%d, %d) of %d tokens is not one of whole chunks of %d",
+			key.Start, key.End, len(key.Tokens), chunk)
+	}
+	return nil
+}
+
 // plan checks the key's range against the registration.
 func (r *registered) plan(key *Key) (*plan, error) {
-	if key.Start < 0 || key.End < key.Start || key.End > len(key.Tokens) ||
-		key.Start%r.chunk != 0 || key.End%r.chunk != 0 {
-		return nil, fmt.Errorf("range [%d, %d) of %d tokens is not one of whole chunks of %d",
-			key.Start, key.End, len(key.Tokens), r.chunk)
+	if err := checkRange(key, r.chunk); err != nil {
+		return nil, err
 	}
 	p := &plan{chunks: (key.End - key.Start) / r.chunk}
 	if key.Mask != nil && (len(key.Mask) != len(r.sizes) ||
