@@ -40,6 +40,7 @@ func Load(flags *pflag.FlagSet, environ []string) (Serve, []string, error) {
 		if !ok {
 			continue
 		}
+		errs = append(errs, overridden(c, s, sources, given))
 		warned, err := apply(&c, s, given)
 		warnings = append(warnings, warned...)
 		errs = append(errs, err)
@@ -53,6 +54,17 @@ func Load(flags *pflag.FlagSet, environ []string) (Serve, []string, error) {
 		return Serve{}, warnings, fmt.Errorf("%w:\n%w", ErrInvalid, err)
 	}
 	return c, warnings, nil
+}
+
+// overridden checks what the file has for a setting that a stronger source gave: a file is right or
+// wrong as a whole. A variable that is overridden may be wrong, as others than the user make some.
+func overridden(c Serve, s Setting, sources []source, g given) error {
+	inFile, ok := find(sources[beforeFile:], s)
+	if !ok || inFile.source == g.source {
+		return nil
+	}
+	_, err := apply(&c, s, inFile)
+	return err
 }
 
 // given is a value and where it came from.
@@ -117,6 +129,10 @@ func find(sources []source, s Setting) (given, bool) {
 	return given{}, false
 }
 
+// beforeFile is how many sources are stronger than the file: flags, and two kinds of variables.
+const beforeFile = 3
+
+// readSources gives them, strongest first; the file is the last, if there is one.
 func readSources(table []Setting, flags *pflag.FlagSet, environ []string) ([]source, []string, error) {
 	fl, err := readFlags(flags)
 	if err != nil {

@@ -77,6 +77,23 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// TestWrongFileIsRefused: also what is overridden must be right in the file; a variable need not be,
+// as Kubernetes makes some.
+func TestWrongFileIsRefused(t *testing.T) {
+	for _, over := range []struct{ args, env []string }{{nil, []string{"HOLDFAST_PORT=1002"}}, {[]string{"--port", "1001"}, nil}} {
+		_, _, err := load(t, over.args, over.env, "port: x\n")
+		if !errors.Is(err, ErrInvalid) || strings.Count(err.Error(), "--port=x (from ") != 1 || !strings.Contains(err.Error(), "holdfast.yaml") {
+			t.Errorf("%v: error %v", over, err)
+		}
+	}
+	if _, _, err := load(t, nil, nil, "port: x\n"); err == nil || strings.Count(err.Error(), "--port=x") != 1 {
+		t.Errorf("error %v", err)
+	}
+	if c, _, err := load(t, []string{"--port", "1001"}, []string{"HOLDFAST_PORT=tcp://10.0.0.1:80"}, ""); err != nil || c.Port != 1001 {
+		t.Errorf("port %d, error %v", c.Port, err)
+	}
+}
+
 func TestFileNamedByVariable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.yaml")
 	if err := os.WriteFile(path, []byte("chunk-size: 64\nl1-size-gb: 1.5\nverify-rate: 0.25\n"), 0o600); err != nil {

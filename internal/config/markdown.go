@@ -45,7 +45,7 @@ variable beats the file, the file beats the default. Unset or empty is the defau
 Settings marked ° have the name that ` + "`lmcache server`" + ` gives them, and its default unless the row says otherwise; for these ` + "`LMCACHE_PORT`" + ` and so
 on are accepted too and are weaker than ` + "`HOLDFAST_PORT`" + `. A bad size, width or timeout refuses to start and names the
 setting, the value, the limit and the way out; settings marked † are tuning knobs, where a bad value is a warning and
-the default is used. An unknown key in the file is an error.
+the default is used. An unknown key in the file is an error, and so is a bad value there that a flag or a variable overrides.
 `
 
 const tiersText = `

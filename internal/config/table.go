@@ -110,7 +110,7 @@ func memorySettings() []Setting {
 				"noop":        "keeps nothing in memory but what is on its way to a second level, and the pool is a cache here",
 			}}},
 		{Name: "verify", Default: VerifySampled,
-			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; the object is quarantined, counted and logged. sampled compares a share of the loads, always every one; with both, every object has its checksum before it is served: from a client that took it while copying, or taken by the server before the store is answered. off compares nothing and takes no checksums; what comes from a tier or an earlier server is compared all the same.",
+			Doc:   "Which retrieved objects are compared with the checksum taken when they were stored. A mismatch is a miss; it is counted and logged, and the object is dropped: its memory is in quarantine as long as its writer may still write to it, and is used again when that writer is gone. Where mismatches are of bad memory, the node has to be checked. sampled compares a share of the loads, always every one; with both, every object has its checksum before it is served: from a client that took it while copying, or taken by the server before the store is answered. off compares nothing and takes no checksums; what comes from a tier or an earlier server is compared all the same.",
 			value: choice{field: func(c *Serve) *string { return &c.Verify }, allowed: []string{VerifyOff, VerifySampled, VerifyAlways}}},
 		{Name: "verify-rate", Default: "0.01", Tuning: true,
 			Doc:   "With --verify sampled: share of the loads that is compared, object by object, drawn by chance.",

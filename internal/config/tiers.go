@@ -118,6 +118,9 @@ func warnTiers(c *Serve, isGiven func(name string) bool) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("--%s has no effect without --disk-path.", name))
 		}
 	}
+	if len(c.Tiers()) == 0 && isGiven("l2-write-queue-gb") {
+		warnings = append(warnings, "--l2-write-queue-gb has no effect without a tier: --disk-path or --l2-adapter.")
+	}
 	if c.DiskPath != "" && c.DiskBytes == 0 {
 		warnings = append(warnings, fmt.Sprintf("The disk tier at %s has no limit (--disk-size-gb): it may fill its file system, but for a reserve.", c.DiskPath))
 	}

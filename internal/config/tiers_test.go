@@ -116,6 +116,8 @@ func TestTierWarnings(t *testing.T) {
 	}{
 		{"no path", []string{"--disk-sync", "full", "--disk-size-gb=5"},
 			[]string{"--disk-size-gb has no effect without --disk-path", "--disk-sync has no effect"}},
+		{"no tier", []string{"--l2-write-queue-gb", "1"}, []string{"--l2-write-queue-gb has no effect without a tier: --disk-path"}},
+		{"a tier for the queue", []string{"--l2-write-queue-gb", "1", "--disk-path", "/d", "--disk-size-gb", "5"}, nil},
 		{"no size", []string{"--disk-path", "/d"}, []string{"The disk tier at /d has no limit (--disk-size-gb)"}},
 		{"adapter's", []string{"--l2-adapter", `{"type":"resp","host":"h","max_capacity_gb":5}`},
 			[]string{`--l2-adapter: field "max_capacity_gb" of valkey: no effect here`}},
