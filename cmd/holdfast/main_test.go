@@ -84,7 +84,12 @@ func TestUsageErrors(t *testing.T) {
 		{"replay --genrated", "unknown flag"},
 		{"replay --generated --tiers /tmp/x --server tcp://localhost:1", "--tiers is a setting of the server in this process"},
 		{`replay --generated --tiers {"type":"tape"}`, "tape"},
-		{"replay --generated --disk-size-gb 1", "a disk's size without the directory of one"},
+		{"replay --generated --disk-size-gb 1", "--disk-size-gb=1: there is no disk that it is the size of; add --tiers DIRECTORY"},
+		{"replay --generated --server foo:bar", `--server=foo:bar: bad endpoint`},
+		{"replay --generated --server foo:bar", "give tcp://HOST:PORT or ipc://PATH"},
+		{"replay --generated --server http://localhost:1", "--server=http://localhost:1: "},
+		{"replay --generated --server tcp://a:1 --server tcp://b:1", `"tcp://b:1" for "--server" flag: it is tcp://a:1 already; give one server`},
+		{"qualify --store server --server tcp://a:1 --server tcp://b:1", `it is tcp://a:1 already; give one server`},
 		{"replay --generated --disk-size-gb -1", "--disk-size-gb=-1"},
 	}
 	for _, c := range cases {

@@ -64,7 +64,7 @@ Rows: ` + strings.Join(qualify.Names(), ", ") + `.`,
 	flags.SortFlags = false
 	flags.StringVar(&f.o.Device, "device", "host", "the device: "+strings.Join(qualify.Devices, ", "))
 	flags.StringVar((*string)(&f.o.Store), "store", string(qualify.Local), "`KIND` of store: local (a cache in this process) or server")
-	flags.StringVar(&f.o.Server, "server", "", "with --store server: use the server at `ADDRESS` (tcp://HOST:PORT or ipc://PATH) instead of one in this process")
+	flags.Var(oneServer{&f.o.Server}, "server", "with --store server: use the server at `ADDRESS` (tcp://HOST:PORT or ipc://PATH) instead of one in this process")
 	flags.StringSliceVar(&f.o.Rows, "row", nil, "run only the row `NAME`; may be repeated")
 	flags.Uint64Var(&f.o.Seed, "seed", 1, "changes prompts, KV bytes and moments")
 	flags.DurationVar(&f.o.Timeout, "timeout", qualify.DefaultTimeout, "limit of every single row")

@@ -54,7 +54,7 @@ func TestQualifyRefuses(t *testing.T) {
 	}{
 		{"qualify --device cuda", `device "cuda"`},
 		{"qualify --store disk", `store "disk"`},
-		{"qualify --server tcp://localhost:1", `server "tcp://localhost:1" goes with store server`},
+		{"qualify --server tcp://localhost:1", `--server=tcp://localhost:1: the store is local; add --store server, or leave --server out`},
 		{"qualify --row everything", `row "everything"`},
 		{"qualify reload", `unexpected argument "reload"`},
 	} {

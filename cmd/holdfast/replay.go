@@ -81,7 +81,7 @@ was played.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.server, "server", "", "play against the server at `ADDRESS` (tcp://HOST:PORT or ipc://PATH) instead of one in this process")
+	flags.Var(oneServer{&f.server}, "server", "play against the server at `ADDRESS` (tcp://HOST:PORT or ipc://PATH) instead of one in this process")
 	flags.StringVar(&f.statusURL, "status-url", "", "`URL` of that server's /status page, for its evictions and ledger")
 	flags.BoolVar(&f.generated, "generated", false, "play a generated trace of the published shape of a chat service")
 	flags.IntVar(&f.requests, "requests", 0, "play the first `N` requests; 0 is all (12,031 of a generated trace)")

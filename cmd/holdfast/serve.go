@@ -167,8 +167,9 @@ func printReady(w io.Writer, cfg config.Serve, d *daemon.Daemon) {
 		size = fmt.Sprintf("%s, left by an earlier server with %d objects", poolSize(d.PoolSize()), n)
 	}
 	fmt.Fprintf(w, "  pool      %s, %s\n", pool, size)
-	for _, t := range cfg.Tiers() {
-		fmt.Fprintf(w, "  tier      %s\n", tierText(t))
+	names := adapter.Names(cfg.Tiers())
+	for i, t := range cfg.Tiers() {
+		fmt.Fprintf(w, "  tier      %s\n", tierText(names[i], t))
 	}
 	fmt.Fprintf(w, "  admin     http://%s/status\n", everyAddress(d.AdminAddr(), "localhost"))
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(d.Endpoints()[0], "tcp://"))
@@ -191,15 +192,20 @@ func poolText(cfg config.Serve, size int64) string {
 	return poolSize(size)
 }
 
-// tierText is what a tier is, and how large a disk may become; of servers nobody knows that.
-func tierText(t adapter.Spec) string {
+// tierText is a tier's name, which /status and metrics use, what it is, and how large a disk may
+// become; of servers nobody knows that.
+func tierText(name string, t adapter.Spec) string {
+	text := t.String()
+	if name != string(t.Kind) { // with which the text begins
+		text = name + ": " + text
+	}
 	switch {
 	case t.Kind != adapter.Disk:
-		return t.String()
+		return text
 	case t.Disk.LimitBytes == 0:
-		return t.String() + ", as large as its file system allows"
+		return text + ", as large as its file system allows"
 	}
-	return fmt.Sprintf("%v, at most %s", t, poolSize(t.Disk.LimitBytes))
+	return fmt.Sprintf("%s, at most %s", text, poolSize(t.Disk.LimitBytes))
 }
 
 func poolSize(size int64) string {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/holdfast-kv/holdfast/client"
 	"github.com/holdfast-kv/holdfast/internal/tier/adapter"
-	"github.com/holdfast-kv/holdfast/internal/tier/disk"
 )
 
 // program is `holdfast serve` in a process of its own.
@@ -223,21 +222,18 @@ func TestServeKeepsItsPool(t *testing.T) {
 
 // TestTierText: people see how large a disk may become, and of a server where it is.
 func TestTierText(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"type":"disk","path":"/d","size_gb":3}`: "disk at /d, at most 3.00 GiB",
-		`{"type":"valkey","address":"v:6379"}`:    "valkey at [v:6379]",
-	} {
-		specs, _, err := adapter.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := tierText(specs[0]); got != want {
-			t.Errorf("%s: %q, want %q", text, got, want)
-		}
+	text := `[{"type":"disk","path":"/d","size_gb":3}, {"type":"valkey","address":"v:6379"},
+		{"type":"valkey","address":"w:6379"}, {"type":"disk","path":"/e","name":"scratch"}]`
+	specs, _, err := adapter.Parse(text)
+	if err != nil {
+		t.Fatal(err)
 	}
-	all := adapter.Spec{Kind: adapter.Disk, Disk: disk.Options{Path: "/d"}}
-	if got := tierText(all); got != "disk at /d, as large as its file system allows" {
-		t.Errorf("no limit: %q", got)
+	want := []string{"disk at /d, at most 3.00 GiB", "valkey at [v:6379]", "valkey-2: valkey at [w:6379]",
+		"scratch: disk at /e, as large as its file system allows"}
+	for i, name := range adapter.Names(specs) {
+		if got := tierText(name, specs[i]); got != want[i] {
+			t.Errorf("%q, want %q", got, want[i])
+		}
 	}
 }
 

@@ -95,7 +95,7 @@ func (o Options) withDefaults() (Options, error) {
 	case o.Store != Local && o.Store != Server:
 		return o, fmt.Errorf("%w: store %q: must be %s or %s", ErrOptions, o.Store, Local, Server)
 	case o.Server != "" && o.Store != Server:
-		return o, fmt.Errorf("%w: server %q goes with store %s", ErrOptions, o.Server, Server)
+		return o, fmt.Errorf("%w: --server=%s: the store is %s; add --store %s, or leave --server out", ErrOptions, o.Server, o.Store, Server)
 	case o.Timeout < 0:
 		return o, fmt.Errorf("%w: timeout %v: must be positive", ErrOptions, o.Timeout)
 	}

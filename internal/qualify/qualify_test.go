@@ -107,7 +107,7 @@ func TestOptionsAreRefused(t *testing.T) {
 	for name, o := range map[string]Options{
 		`device "cuda"`: {Device: "cuda"},
 		`store "disk"`:  {Store: "disk"},
-		`server "tcp:`:  {Server: "tcp://localhost:1"},
+		"--server=tcp:": {Server: "tcp://localhost:1"},
 		`row "model2"`:  {Rows: []string{"model2"}},
 		"timeout -1s":   {Timeout: -time.Second},
 	} {

@@ -145,14 +145,14 @@ func (o *Options) check() error {
 func (o *Options) checkAddresses() error {
 	scheme, _, found := strings.Cut(o.Server, "://")
 	if found && scheme != "tcp" && scheme != "ipc" {
-		return fmt.Errorf("%w: server %s is neither tcp://HOST:PORT nor ipc://PATH", ErrOptions, o.Server)
+		return fmt.Errorf("%w: --server=%s: is neither tcp://HOST:PORT nor ipc://PATH", ErrOptions, o.Server)
 	}
 	if o.StatusURL == "" {
 		return nil
 	}
 	u, err := url.Parse(o.StatusURL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return fmt.Errorf("%w: status URL %s is not of the form http://HOST:PORT/status", ErrOptions, o.StatusURL)
+		return fmt.Errorf("%w: --status-url=%s: is not of the form http://HOST:PORT/status", ErrOptions, o.StatusURL)
 	}
 	return nil
 }

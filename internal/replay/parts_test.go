@@ -31,6 +31,7 @@ func TestOptionsNameWhatIsWrong(t *testing.T) {
 		{func(o *Options) { o.Embedded.PoolBytes = 4097 }, "pool size 4097"},
 		{func(o *Options) { o.Embedded.VerifyRate = 7 }, "verify rate 7"},
 		{func(o *Options) { o.Embedded.VerifyRate = math.NaN() }, "verify rate NaN"},
+		{func(o *Options) { o.Server = "foo:bar" }, "--server=foo:bar: bad endpoint"},
 		{func(o *Options) { o.Server = "http://localhost:5555" }, "neither tcp://HOST:PORT nor ipc://PATH"},
 		{func(o *Options) { o.StatusURL = "localhost:8080" }, "http://HOST:PORT/status"},
 		{func(o *Options) { o.Embedded.PoolBytes = 1 << 60 }, "does not fit"},

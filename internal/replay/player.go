@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-kv/holdfast/client"
 	"github.com/holdfast-kv/holdfast/internal/workload"
+	"github.com/holdfast-kv/holdfast/internal/zmtp"
 	"github.com/holdfast-kv/holdfast/kv"
 )
 
@@ -62,7 +63,9 @@ func connect(ctx context.Context, endpoint string, o Options, p *Progress) (_ *p
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	co := client.Options{Copy: o.Transport == Pickle, Log: o.Log}
-	if r.scheduler, err = client.Dial(ctx, endpoint, co); err != nil {
+	if r.scheduler, err = client.Dial(ctx, endpoint, co); errors.Is(err, zmtp.ErrEndpoint) {
+		return nil, fmt.Errorf("%w: --server=%s: %w; give tcp://HOST:PORT or ipc://PATH", ErrOptions, endpoint, err)
+	} else if err != nil {
 		return nil, fmt.Errorf("connect the scheduler: %w", err)
 	}
 	r.chunkSize = r.scheduler.ChunkSize()

@@ -37,7 +37,8 @@ func ParseTiers(given []string, diskBytes int64) (specs []adapter.Spec, warnings
 		text.Write(adapter)
 	}
 	if diskBytes != 0 && directories == 0 {
-		return nil, nil, fmt.Errorf("%w: a disk's size without the directory of one; adapters in JSON have sizes of their own", ErrOptions)
+		return nil, nil, fmt.Errorf("%w: --disk-size-gb=%g: there is no disk that it is the size of; add --tiers DIRECTORY, or say size_gb in the JSON of an adapter",
+			ErrOptions, float64(diskBytes)/(1<<30))
 	}
 	specs, warnings, err = adapter.Parse(text.String())
 	if err != nil {
