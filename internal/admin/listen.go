@@ -26,7 +26,7 @@ func Listen(host string, port int, log *slog.Logger) (*HTTP, error) {
 		return nil, fmt.Errorf("admin HTTP on %s: %w; choose another --http-port or --http-host", address, err)
 	}
 	if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
-		log.Warn("admin HTTP is reachable from other hosts and has no authentication", "address", l.Addr().String())
+		log.Warn("admin HTTP is reachable from other hosts and has no authentication: who reaches it can clear the cache; --http-host 127.0.0.1 keeps it to this one", "address", l.Addr().String())
 	}
 	return &HTTP{
 		listener: l,
