@@ -55,6 +55,7 @@ func TestQualifyRefuses(t *testing.T) {
 		{"qualify --device cuda", `device "cuda"`},
 		{"qualify --store disk", `store "disk"`},
 		{"qualify --server tcp://localhost:1", `--server=tcp://localhost:1: the store is local; add --store server, or leave --server out`},
+		{"qualify --store server --server foo:bar", "--server=foo:bar: bad endpoint"},
 		{"qualify --row everything", `row "everything"`},
 		{"qualify reload", `unexpected argument "reload"`},
 	} {

@@ -47,6 +47,9 @@ func openHouse(ctx context.Context, o *Options) (*house, error) {
 		h.ours, h.name, h.endpoint = e, "embedded", e.endpoint
 	}
 	c, err := client.Dial(ctx, h.endpoint, client.Options{Log: o.Log})
+	if errors.Is(err, zmtp.ErrEndpoint) {
+		return nil, fmt.Errorf("%w: --server=%s: %w; give tcp://HOST:PORT or ipc://PATH", ErrOptions, o.Server, err)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("server %s: %w", h.endpoint, err), h.close())
 	}
