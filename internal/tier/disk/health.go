@@ -56,12 +56,11 @@ func explain(err error) error {
 	return err
 }
 
-// succeed notes that a write succeeded, and reports whether that is news.
-func (h *health) succeed() (news bool) {
-	news = h.state != tier.StateOK && h.state != ""
-	*h = health{state: tier.StateOK}
-	return news
-}
+// succeed notes that a write succeeded.
+func (h *health) succeed() { *h = health{state: tier.StateOK} }
+
+// readOnly reports whether the last failure says that the file system takes no writes.
+func (h *health) readOnly() bool { return errors.Is(h.err, unix.EROFS) }
 
 // hasRoom says that something was removed: a full disk may be tried at once.
 func (h *health) hasRoom() {

@@ -15,6 +15,7 @@ import (
 const (
 	objectsDir = "objects"
 	tempDir    = "tmp"
+	probeFile  = tempDir + "/0" // made at the start and removed; temporaries count from 1
 	formatFile = "FORMAT"
 	lockFile   = "lock"
 )

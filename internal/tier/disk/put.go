@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,9 +66,8 @@ func (s *Store) put(ctx context.Context, obj *tier.Object, sc *scratch) error {
 	if err != nil {
 		return fmt.Errorf("disk store %s: put %s: %w", s.o.Path, obj.Key, err)
 	}
-	if s.health.succeed() {
-		s.log.Info("disk store writes again", "path", s.o.Path)
-	}
+	s.health.succeed()
+	s.tell()
 	r := s.index.add(&obj.Key, length, file)
 	s.index.at(r).flags |= own
 	s.index.settle(r, s.index.tick(s.o.Now().UnixNano()))
@@ -145,10 +145,39 @@ func (s *Store) failed(err error) error {
 
 // fail enters a state; s.mu is held.
 func (s *Store) fail(state tier.State, err error) {
-	if s.health.state != state {
-		s.log.Warn("disk store cannot write; it is tried again from time to time", "path", s.o.Path, "state", string(state), "error", err)
-	}
 	s.health.fail(s.o.Now(), state, err)
+	s.tell()
+}
+
+// tell logs whether the store can write, if the log has it otherwise. A disk at the edge of being
+// full changes many times a second. s.mu is held.
+func (s *Store) tell() {
+	state := s.health.state
+	if state == cmp.Or(s.told, tier.StateOK) {
+		return
+	}
+	s.say.Tell(s.o.Now(), func(skipped int) {
+		s.told = state
+		if state == tier.StateOK {
+			s.log.Info("disk store writes again", "path", s.o.Path, "not_logged", skipped)
+			return
+		}
+		s.log.Warn("disk store cannot write; what it has is served, and writing is tried again from time to time",
+			"path", s.o.Path, "state", string(state), "error", s.health.err, "not_logged", skipped)
+	})
+}
+
+// tryWrite finds out at the start whether files can be made, which a read-only file system does not
+// let: else nobody would know before the first put.
+func (s *Store) tryWrite() error {
+	if err := s.fs.remove(probeFile); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("remove a file: %w", err)
+	}
+	f, err := s.fs.create(probeFile)
+	if err != nil {
+		return fmt.Errorf("create a file: %w", err)
+	}
+	return errors.Join(f.close(), s.fs.remove(probeFile))
 }
 
 // writeFile writes a file, makes it durable, and gives it its name. cost is reserved, or with

@@ -42,7 +42,7 @@ func (s *Store) reserve(ctx context.Context, n int64) error {
 		if n > s.index.limit {
 			return fmt.Errorf("%w: %d bytes where the limit is %d", tier.ErrFull, n, s.index.limit)
 		}
-		if err := s.evictOrWait(ctx); err != nil {
+		if _, err := s.evictOrWait(ctx); err != nil {
 			return fmt.Errorf("%w; the limit is %d bytes", err, s.index.limit)
 		}
 	}
@@ -92,14 +92,15 @@ func (s *Store) recycle(r ref) (temp string, err error) {
 	return "", err
 }
 
-// keepFloor makes objects go while the file system has less than the floor left, up to four
-// times what is asked for: more than that somebody else is using up. For 0 bytes it only tells. s.mu is held, and given
-// up for calls of the system.
+// keepFloor makes objects go while the file system has less than the floor left, up to what all
+// writes in progress have reserved and three times what is asked for: more than that somebody else is using up.
+// What other writers remove meanwhile does not count, as it may be for their own objects. For 0 bytes it only tells. s.mu is held, and given up for
+// calls of the system.
 func (s *Store) keepFloor(ctx context.Context, n int64) error {
 	if s.floor == 0 {
 		return nil
 	}
-	for before := s.stats.EvictedBytes; ; {
+	for most, evicted := int64(0), int64(0); ; {
 		s.mu.Unlock()
 		available, _, err := s.fs.free()
 		s.mu.Lock()
@@ -111,36 +112,48 @@ func (s *Store) keepFloor(ctx context.Context, n int64) error {
 		if available-s.inFlight >= s.floor {
 			return nil
 		}
-		err = fmt.Errorf("%w: the file system has %d bytes left, of which %d are to stay free", tier.ErrFull, available, s.floor)
 		if n == 0 {
-			return err
+			return tier.ErrFull
 		}
-		if s.stats.EvictedBytes-before >= 4*uint64(n) || s.evictOrWait(ctx) != nil {
-			s.fail(tier.StateFull, err)
-			return err
+		if most = max(most, s.inFlight+3*n); evicted < most {
+			freed, err := s.evictOrWait(ctx)
+			if evicted += freed; err == nil {
+				continue
+			}
+			if !errors.Is(err, tier.ErrFull) {
+				return err // of the disk, which is not for lack of room
+			}
 		}
+		if evicted == 0 && s.health.readOnly() {
+			return s.health.err // nothing shows that it is otherwise by now
+		}
+		err = fmt.Errorf("%w: %d bytes are needed, %d by other writes in progress, and %d are to stay free, where the file system has %d left; free space on it, or lower --disk-size-gb (size_gb of an adapter) to what it can hold",
+			tier.ErrFull, n, s.inFlight-n, s.floor, available)
+		s.fail(tier.StateFull, err)
+		return err
 	}
 }
 
-// evictOrWait removes the object that goes next. While the ages of objects are still being
+// evictOrWait removes the object that goes next, and returns what that freed. While the ages of objects are still being
 // learned there may be none that can be chosen yet. s.mu is held, and given up meanwhile.
-func (s *Store) evictOrWait(ctx context.Context) error {
+func (s *Store) evictOrWait(ctx context.Context) (freed int64, err error) {
 	victim, ok := s.index.policy.Victim()
 	switch {
 	case ok:
-		return s.evict(victim)
+		freed = page * int64(s.index.at(victim).pages)
+		return freed, s.evict(victim)
 	case s.loaded:
-		return fmt.Errorf("%w: all that is there is being read or written", tier.ErrFull)
+		return 0, fmt.Errorf("%w: all that is there is being read or written", tier.ErrFull)
 	}
 	s.mu.Unlock()
 	defer s.mu.Lock()
 	select {
 	case <-s.scanned:
-		return nil
+		return 0, nil
 	case <-s.closing:
-		return s.closedError()
+		return 0, s.closedError()
 	case <-ctx.Done():
-		return ended(ctx)
+		return 0, ended(ctx)
 	}
 }
 

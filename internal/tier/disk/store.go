@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-kv/holdfast/internal/seldom"
 	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
@@ -126,6 +127,8 @@ type Store struct {
 	flights  map[tier.Key]*flight
 	inFlight int64 // bytes reserved by writes in progress; the disk may not know of them yet
 	health   health
+	told     tier.State    // what the log has of health; "" = nothing
+	say      seldom.Teller // of that
 	stats    Stats
 	litter   []litter
 	loaded   bool
@@ -189,7 +192,7 @@ func (o *Options) openFS() (fs *osFS, how string, err error) {
 	if o.Direct == DirectOff {
 		return fs, "the system's cache, as configured", nil
 	}
-	if err := fs.probeDirect(tempDir + "/0"); err != nil {
+	if err := fs.probeDirect(probeFile); err != nil {
 		return fs, fmt.Sprintf("the system's cache: %v", err), nil
 	}
 	if fs.queue, err = openQueue(2 * o.QueueDepth); err != nil {
@@ -216,6 +219,9 @@ func start(o Options, fs fileSystem, dir *directory) (*Store, error) {
 	}
 	began := o.Now()
 	s.index.tick(began.UnixNano()) // every use from now on is later than all that are found
+	if err := s.tryWrite(); err != nil {
+		_ = s.failed(err) // it is said, and tried again
+	}
 	for range o.QueueDepth {
 		s.workers.Go(func() { work(s.reads) })
 		s.workers.Go(func() { work(s.writes) })
