@@ -31,12 +31,12 @@ func inspectCommand() *cobra.Command {
 		Use:   "inspect PATH",
 		Short: "List, verify and repair a disk tier's directory",
 		Long: `List what a disk tier has at PATH: of every object its size, how long ago it was used, and its name, which is its
-whole key (SPACE.CHUNK.RANK.GROUP.LENGTH). Files that a crash left unfinished, that are too short or in the wrong place
-are told of at the end, files of other programs too. With --summary there is one line for every namespace (one model with
+whole key (SPACE.CHUNK.RANK.GROUP.LENGTH). Files that are too short or in the wrong place are told of at the end; those
+that a killed server left unfinished, which the next start removes, and files of other programs, too. With --summary there is one line for every namespace (one model with
 its ranks, layout and tenant, which share no objects) in place of one for every object; its name begins those of its objects.
 
 With --verify every object is read and compared with its checksum. With --repair that is done too, and everything that is
-wrong is removed: what is left is a smaller cache, and every object in it is whole. Files of other programs are never
+wrong or unfinished is removed: what is left is a smaller cache, and every object in it is whole. Files of other programs are never
 touched.
 
 Without --repair nothing is changed, and a server may be using PATH meanwhile. With it, it is refused while a server has
@@ -94,12 +94,14 @@ func (f *inspectFlags) run(cmd *cobra.Command) error {
 		return exitError{exitInterrupted, err}
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, disk.ErrForeign):
 		return failure(fmt.Errorf("%w; PATH is the --disk-path of a server", err))
+	case errors.Is(err, disk.ErrInUse):
+		return failure(fmt.Errorf("%w: stop it, or leave out --repair, which nothing needs while it runs", err))
 	case errors.Is(err, os.ErrPermission):
 		return failure(fmt.Errorf("%w; run this as the server's user", err))
 	case err != nil:
 		return failure(err)
-	case report.Wrong > report.Removed:
-		return failure(fmt.Errorf("wrong files: %d; --repair removes them, and a server takes them for a miss", report.Wrong-report.Removed))
+	case report.Wrong > 0 && !f.o.Repair:
+		return failure(fmt.Errorf("wrong files: %d; --repair removes them, and a server takes them for a miss", report.Wrong))
 	}
 	return nil
 }
@@ -124,8 +126,8 @@ func (f *inspectFlags) write(out io.Writer, r *disk.Report, now time.Time) error
 	if s.Verified {
 		verified = "verified"
 	}
-	fmt.Fprintf(out, "%s: %d objects of %s, %s; all files take %s of the disk; %d wrong, %d removed\n",
-		s.Path, s.Objects, sizeText(s.Bytes), verified, sizeText(s.Taken), s.Wrong, s.Removed)
+	fmt.Fprintf(out, "%s: %d objects of %s, %s; all files take %s of the disk; %d wrong, %d left by a writer, %d removed\n",
+		s.Path, s.Objects, sizeText(s.Bytes), verified, sizeText(s.Taken), s.Wrong, s.Leftover, s.Removed)
 	if s.Owner != "" {
 		fmt.Fprintf(out, "in use by %s\n", s.Owner)
 	}
@@ -141,14 +143,16 @@ func writeFiles(out io.Writer, r *disk.Report, now time.Time) {
 	}
 	for _, files := range [][]disk.Found{r.Objects, r.Others} {
 		for i := range files {
-			if files[i].Problem == "" {
-				continue
-			}
-			done := ""
-			if files[i].Removed {
+			f, done := &files[i], ""
+			if f.Removed {
 				done = " (removed)"
 			}
-			fmt.Fprintf(out, "wrong%s: %s: %s\n", done, files[i].File, files[i].Problem)
+			switch {
+			case f.Leftover:
+				fmt.Fprintf(out, "left by a writer%s: %s: unfinished, the next start removes it\n", done, f.File)
+			case f.Problem != "":
+				fmt.Fprintf(out, "wrong%s: %s: %s\n", done, f.File, f.Problem)
+			}
 		}
 	}
 	for _, name := range r.Foreign {

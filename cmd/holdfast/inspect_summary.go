@@ -20,6 +20,7 @@ type summary struct {
 	Taken    int64    `json:"disk_bytes"` // that all files of the store take
 	Verified bool     `json:"verified"`
 	Wrong    int      `json:"wrong"`
+	Leftover int      `json:"leftover"` // unfinished files that a writer left
 	Removed  int      `json:"removed"`
 	Foreign  int      `json:"foreign"` // files that are not the store's
 }
@@ -43,7 +44,7 @@ type space struct {
 func summarize(r *disk.Report) summary {
 	s := summary{
 		Path: r.Path, Owner: r.Owner, Spaces: []*space{}, Bytes: r.Bytes, Taken: r.Taken,
-		Verified: r.Verified, Wrong: r.Wrong, Removed: r.Removed, Foreign: len(r.Foreign),
+		Verified: r.Verified, Wrong: r.Wrong, Leftover: r.Leftover, Removed: r.Removed, Foreign: len(r.Foreign),
 	}
 	spaces := make(map[string]*space)
 	var before *disk.Found

@@ -78,7 +78,7 @@ func TestInspectSummary(t *testing.T) {
 		t.Errorf("exit %d:\n%s", code, out)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("%-16s  %9d  %9d", "3 others", 3, 3), "not the store's, left alone: 1 files", "33 objects of 247 KiB, not verified", "; 1 wrong, 0 removed",
+		fmt.Sprintf("%-16s  %9d  %9d", "3 others", 3, 3), "not the store's, left alone: 1 files", "33 objects of 247 KiB, not verified", "; 1 wrong, 0 left by a writer, 0 removed",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)

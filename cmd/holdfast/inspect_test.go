@@ -96,7 +96,7 @@ func TestInspect(t *testing.T) {
 	check(t, os.WriteFile(foreign, []byte("not ours"), 0o600))
 
 	before := tree(t, dir)
-	if code, r := inspectJSON(t, dir); code != exitFailure || r.Wrong != 3 || len(r.Foreign) != 1 {
+	if code, r := inspectJSON(t, dir); code != exitFailure || r.Wrong != 2 || r.Leftover != 1 || len(r.Foreign) != 1 {
 		t.Errorf("without reading: exit %d, %d wrong, foreign %q", code, r.Wrong, r.Foreign)
 	}
 	code, r := inspectJSON(t, "--verify", dir)
@@ -105,14 +105,14 @@ func TestInspect(t *testing.T) {
 		kind, _, _ := strings.Cut(f.Problem, ":")
 		problems[kind]++
 	}
-	want := map[string]int{"": 2, "object is corrupt": 2, "truncated": 1, "in the wrong directory": 1, "unfinished": 1}
+	want := map[string]int{"": 3, "object is corrupt": 2, "truncated": 1, "in the wrong directory": 1}
 	if code != exitFailure || !maps.Equal(problems, want) {
 		t.Errorf("exit %d, problems %v, want %v", code, problems, want)
 	}
 	if !maps.Equal(before, tree(t, dir)) {
 		t.Error("without --repair something was changed")
 	}
-	if code, r := inspectJSON(t, "--repair", dir); code != 0 || r.Wrong != 5 || r.Removed != 5 {
+	if code, r := inspectJSON(t, "--repair", dir); code != 0 || r.Wrong != 4 || r.Leftover != 1 || r.Removed != 5 {
 		t.Errorf("repair: exit %d, %d wrong, %d removed", code, r.Wrong, r.Removed)
 	}
 	if code, r := inspectJSON(t, "--verify", dir); code != 0 || len(r.Objects) != 2 || r.Wrong != 0 || len(r.Others) != 0 {
@@ -120,6 +120,26 @@ func TestInspect(t *testing.T) {
 	}
 	if text, err := os.ReadFile(foreign); string(text) != "not ours" || err != nil {
 		t.Errorf("a foreign file was touched: %q, %v", text, err)
+	}
+}
+
+// TestInspectAfterAKill: what a killed server was writing is no damage.
+func TestInspectAfterAKill(t *testing.T) {
+	dir, _ := diskWith(t, 2)
+	left := filepath.Join(dir, "tmp/17")
+	check(t, os.WriteFile(left, make([]byte, 9000), 0o600))
+	for _, args := range [][]string{{"inspect", dir}, {"inspect", "--summary", dir}, {"inspect", "--verify", dir}} {
+		code, out, stderr := holdfast(args...)
+		if code != 0 || stderr != "" || !strings.Contains(out, "; 0 wrong, 1 left by a writer, 0 removed") {
+			t.Errorf("%q: exit %d, %q\n%s", args, code, stderr, out)
+		}
+	}
+	code, out, _ := holdfast("inspect", "--repair", dir)
+	if code != 0 || !strings.Contains(out, "left by a writer (removed): tmp/17") || !strings.Contains(out, "0 wrong, 1 left by a writer, 1 removed") {
+		t.Errorf("repair: exit %d\n%s", code, out)
+	}
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Errorf("the file is there: %v", err)
 	}
 }
 
@@ -153,7 +173,7 @@ func TestInspectWhileAServerRuns(t *testing.T) {
 	}
 	before := tree(t, dir)
 	code, out, stderr := holdfast("inspect", "--repair", dir)
-	if code != exitFailure || out != "" || !strings.Contains(stderr, owner) {
+	if code != exitFailure || out != "" || !strings.Contains(stderr, owner) || !strings.Contains(stderr, ": stop it, or leave out --repair") {
 		t.Errorf("repair: exit %d, %q, %q", code, out, stderr)
 	}
 	if !maps.Equal(before, tree(t, dir)) {

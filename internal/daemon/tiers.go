@@ -52,6 +52,9 @@ func (d *Daemon) cannotOpen(i int, kind adapter.Kind, err error) error {
 	if kind == adapter.Disk && errors.As(err, &path) {
 		return fmt.Errorf("%s: %w; give a directory that user %d can make and write", setting, err, os.Geteuid())
 	}
+	if errors.Is(err, disk.ErrInUse) {
+		return fmt.Errorf("%s: %w: stop it, or give this one another directory", setting, err)
+	}
 	return fmt.Errorf("%s: %w", setting, err)
 }
 

@@ -130,6 +130,12 @@ func TestTierThatCannotWork(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	used := filepath.Join(t.TempDir(), "used")
+	first, err := disk.New(disk.Options{Path: used, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
 	authorities := adapter.Spec{Kind: adapter.Valkey, Valkey: valkey.Options{
 		Addresses: []string{"127.0.0.1:1"}, TLS: &remote.TLS{CAFile: "/no/such/file"},
 	}}
@@ -140,6 +146,7 @@ func TestTierThatCannotWork(t *testing.T) {
 	}{
 		{"", authorities, []string{"--l2-adapter: ", "/no/such/file: no such file or directory\n"}},
 		{"", adapter.Spec{Kind: "tape"}, []string{"--l2-adapter: ", "tape"}},
+		{used, adapter.Spec{}, []string{"--disk-path=" + used + ": ", fmt.Sprintf("process %d ", os.Getpid()), ": stop it, or give this one another directory\n"}},
 		{"/proc/nothing", adapter.Spec{}, []string{"--disk-path=/proc/nothing: ", "that user"}},
 		{file, adapter.Spec{}, []string{"--disk-path=" + file + ": ", "that user"}},
 		{filepath.Dir(file), adapter.Spec{}, []string{"--disk-path=", "a directory of its own"}},

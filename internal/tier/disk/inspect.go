@@ -42,7 +42,9 @@ type Found struct {
 	Taken   int64     `json:"disk_bytes"` // that the file takes
 	Used    time.Time `json:"used"`       // put, or last read to a precision of ten minutes
 	Problem string    `json:"problem,omitempty"`
-	Removed bool      `json:"removed,omitempty"`
+	// Leftover is a file that a writer left unfinished: the next start removes it. It is no damage.
+	Leftover bool `json:"leftover,omitempty"`
+	Removed  bool `json:"removed,omitempty"`
 
 	key tier.Key
 }
@@ -58,7 +60,8 @@ type Report struct {
 	Taken    int64    `json:"disk_bytes"`          // that all files of the store take
 	Verified bool     `json:"verified"`            // all checksums were compared
 	Wrong    int      `json:"wrong"`               // files with a problem
-	Removed  int      `json:"removed"`             // of these
+	Leftover int      `json:"leftover"`            // unfinished files that a writer left
+	Removed  int      `json:"removed"`             // of both
 }
 
 // inspector is one inspection.
@@ -147,9 +150,7 @@ func (in *inspector) walk() error {
 			return
 		}
 		f := in.stat(Found{File: file})
-		if in.report.Owner == "" {
-			f.Problem = "unfinished: left by a crash"
-		}
+		f.Leftover = in.report.Owner == "" && f.Problem == ""
 		in.report.Others = append(in.report.Others, f)
 	})
 	if err != nil {
@@ -312,16 +313,20 @@ func (in *inspector) read(f *Found) string {
 	return ""
 }
 
-// conclude counts, and removes what is wrong if that is wanted.
+// conclude counts, and removes what is wrong or left if that is wanted.
 func (in *inspector) conclude() error {
 	var failed error
 	end := func(f *Found) {
 		in.report.Taken += f.Taken
-		if f.Problem == "" {
+		switch {
+		case f.Leftover:
+			in.report.Leftover++
+		case f.Problem != "":
+			in.report.Wrong++
+		default:
 			in.report.Bytes += f.Bytes
 			return
 		}
-		in.report.Wrong++
 		if !in.o.Repair {
 			return
 		}
