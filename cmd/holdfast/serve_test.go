@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -92,6 +93,12 @@ func TestServeEndsOnSignal(t *testing.T) {
 		p := startServe(t)
 		if err := p.cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
+		}
+		if s == syscall.SIGHUP && signal.Ignored(s) {
+			// Under nohup it goes on, as it should.
+			if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if code := p.wait(t); code != 0 {
 			t.Errorf("%v: exit %d: %s", s, code, p.stderr.String())
