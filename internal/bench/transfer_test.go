@@ -77,7 +77,7 @@ func (t *timing) add(p *process, f func()) {
 // not, as those with LMCache's client: then the server reads what was stored, before it answers.
 func BenchmarkSHM(b *testing.B) {
 	for _, mode := range []struct{ verify, sums string }{
-		{"off", "none"}, {"sampled", "client"}, {"always", "client"}, {"sampled", "server"},
+		{"off", "none"}, {"off", "client"}, {"sampled", "client"}, {"always", "client"}, {"sampled", "server"},
 	} {
 		for name, inFlight := range map[string]int{"four": 4, "one": 1} {
 			b.Run("verify="+mode.verify+"/sums="+mode.sums+"/inflight="+name, func(b *testing.B) {
