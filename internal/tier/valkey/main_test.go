@@ -10,11 +10,15 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
 )
 
-// rueidis waits up to a second, asleep, before it asks a lost server for its cluster, also if the
-// client is closed meanwhile.
+// rueidis waits up to a second, asleep, before it asks a lost server for its cluster, and five before
+// it closes the connections that a cluster has no use for any more, also if the client is closed meanwhile.
 func TestMain(m *testing.M) {
 	patience = time.Minute // what a server refuses is refused by New, however slow the machine is
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"))
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*call).DelayDo.func1"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"),
+		goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient).redirectOrNew.func1"),
+	)
 }
 
 // open opens a store that is closed with the test. Its timeout, if the test has none of its own,
