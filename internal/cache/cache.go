@@ -118,21 +118,20 @@ type Cache struct {
 	now    func() time.Time
 	log    *slog.Logger
 	limits limits
+	world  world // where work in the background is done
 
 	otherSums seldom.Teller // commits with checksums of other objects
 
 	mu   sync.Mutex // guards what follows; a leaf lock, never held while bytes are read
 	core *core
 	// hashing counts the goroutines that compare what an earlier server left. They end when
-	// there is nothing to do, or somebody holds them. summed is told when one has made
+	// there is nothing to do, or somebody holds them. Who waits is told when one has made
 	// progress.
 	hashing int
 	holding int // how many hold them
-	summed  sync.Cond
-	closing chan struct{} // closed by Close
 	spaces  spaces
 	shell   moveShell
-	moving  int // goroutines that work for the tiers; summed is told when one ends
+	moving  int // goroutines that work for the tiers; who waits is told when one ends
 
 	compared     bool      // it was said that everything inherited is compared
 	saidCompared time.Time // when it was last said how far that is
@@ -149,10 +148,15 @@ func New(cfg Config) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.begin()
+	return c, nil
+}
+
+// begin begins the work in the background: what was inherited is compared.
+func (c *Cache) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.compareLater() // what was inherited
-	return c, nil
+	c.compareLater()
 }
 
 // open is New without work in the background.
@@ -182,9 +186,8 @@ func open(cfg Config) (*Cache, error) {
 		core:   newCore(cfg.Pool.Size(), cfg.Align, cfg.Pool.Mem(), cfg.Verify, cfg.VerifyRate),
 		spaces: newSpaces(maxNamespaces),
 	}
+	c.world = newThreads(&c.mu)
 	adopted, names := c.core.found(cfg.Pool.Records())
-	c.summed.L = &c.mu
-	c.closing = make(chan struct{})
 	if c.now == nil {
 		c.now = time.Now
 	}

@@ -1,7 +1,11 @@
 package cache
 
 import (
+	"cmp"
 	"container/list"
+	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-kv/holdfast/internal/arena"
@@ -168,12 +172,10 @@ func (c *core) gone(h Holder) {
 	if hs == nil || c.own(h) {
 		return
 	}
-	for _, res := range hs.res {
-		if !res.aborted {
-			c.abandon(hs, res, true)
-		}
+	for _, res := range hs.open() {
+		c.abandon(hs, res, true)
 	}
-	for _, rd := range hs.reads {
+	for _, rd := range byOp(maps.Values(hs.reads), func(rd *read) transfer.Op { return rd.op }) {
 		c.endRead(hs, rd, transfer.FailedAfterSubmit)
 	}
 	c.releaseOwned(hs)
@@ -190,19 +192,34 @@ func (c *core) lose(h Holder) {
 		return
 	}
 	hs.lost = true
-	for _, res := range hs.res {
-		if !res.aborted {
-			c.abandon(hs, res, false)
-		}
+	for _, res := range hs.open() {
+		c.abandon(hs, res, false)
 	}
 	c.releaseOwned(hs)
 	c.forget(h, hs)
 }
 
+// byOp puts what began with an operation in the order in which it began: what becomes of all of it
+// has one course.
+func byOp[T any](all iter.Seq[T], op func(T) transfer.Op) []T {
+	return slices.SortedFunc(all, func(a, b T) int { return cmp.Compare(op(a), op(b)) })
+}
+
+// open lists the holder's reservations that are not aborted.
+func (hs *holder) open() []*reservation {
+	return byOp(func(yield func(*reservation) bool) {
+		for _, res := range hs.res {
+			if !res.aborted && !yield(res) {
+				return
+			}
+		}
+	}, func(res *reservation) transfer.Op { return res.ops[0] })
+}
+
 // releaseOwned releases the leases that a departed holder owns where no reader began, and
 // takes back the answers: nothing is held for them any more.
 func (c *core) releaseOwned(hs *holder) {
-	for l := range hs.lookups {
+	for _, l := range byOp(maps.Keys(hs.lookups), func(l *lookup) transfer.Op { return l.op }) {
 		l.answered = true
 		c.cancelJob(l)
 		c.releaseShares(l, transfer.Rejected)
@@ -220,9 +237,10 @@ type expired struct {
 // tick applies the limits. The clock frees nothing: an old reservation is quarantined, an
 // old lease is reported, once.
 func (c *core) tick(now time.Time, lim limits) (ended []expired, overdue []LeaseRow) {
-	for _, hs := range c.holders {
-		for _, res := range hs.res {
-			if age := now.Sub(res.since); !res.aborted && age >= lim.reserve {
+	for _, h := range slices.Sorted(maps.Keys(c.holders)) {
+		hs := c.holders[h]
+		for _, res := range hs.open() {
+			if age := now.Sub(res.since); age >= lim.reserve {
 				ended = append(ended, expired{hs.desc, res.id.rank, len(res.objs), age})
 				c.abandon(hs, res, false)
 			}

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"maps"
+
 	"github.com/holdfast-kv/holdfast/internal/arena"
 	"github.com/holdfast-kv/holdfast/internal/sabotage"
 	"github.com/holdfast-kv/holdfast/transfer"
@@ -103,7 +105,7 @@ func (c *core) clearMoves() {
 	for len(c.moves.jobs) > 0 {
 		c.cutJob(c.moves.jobs[0], 0)
 	}
-	for ld := range c.moves.loads {
+	for _, ld := range byOp(maps.Keys(c.moves.loads), func(ld *load) transfer.Op { return ld.op }) {
 		c.abandonLoad(ld)
 	}
 	for t := range c.moves.tiers {

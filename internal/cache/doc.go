@@ -5,6 +5,8 @@
 // goroutines. Cache is the shell: one mutex, the clock, the checksums over the bytes,
 // logs. The mutex is a leaf: nothing is called under it that waits, and no byte of the
 // pool is read under it.
+// What it does in the background it does on goroutines and by the clock, or, for simulations, one step
+// at a time when it is told to (Stepped).
 //
 // An object is absent → reserved → settled → absent; readers see settled ones only. It is
 // settled by its writer's commit and by nothing else: a reservation that ends in any other

@@ -153,6 +153,7 @@ func (c *Cache) Seal(ctx context.Context) (left int) {
 	for next := ref(1); next != 0 && ctx.Err() == nil; {
 		var s *summing
 		if s, next = c.nextUnsummed(next); s != nil {
+			c.world.halt()
 			c.finishSums(s, sumAll(s.mem))
 		}
 	}
@@ -171,7 +172,7 @@ func (c *Cache) finishSums(s *summing, sums []xxh3.Uint128) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.finishSums(s, sums)
-	c.summed.Broadcast()
+	c.world.tell()
 }
 
 // recordSpace records a namespace's name.

@@ -99,7 +99,7 @@ func (c *Cache) awaitCompared() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.core.legacy.objects > 0 || len(c.core.sums.open) > 0 {
-		c.summed.Wait()
+		c.world.wait()
 	}
 }
 
@@ -136,7 +136,7 @@ func (c *Cache) awaitOffered() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for m := &c.core.moves; m.tiers[0].offered < c.core.legacy.last || len(m.puts) > 0; {
-		c.summed.Wait()
+		c.world.wait()
 	}
 }
 

@@ -111,7 +111,10 @@ func (c *Cache) StartRead(h Holder, request string, rank int, r Range) (placed [
 	if len(checks) == 0 {
 		return placed, ok, nil
 	}
-	return placed, false, func() bool { return c.finishRead(rd, compare(checks)) }
+	return placed, false, func() bool {
+		c.world.halt()
+		return c.finishRead(rd, compare(checks))
+	}
 }
 
 func (c *Cache) beginRead(h Holder, request string, rank int, r Range) (*read, []Placed, []check, bool) {

@@ -28,13 +28,13 @@ func (c *Cache) startJob(q Lookup, l *lookup, now time.Time) {
 	if j == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(c.shell.ctx, c.shell.timeout)
+	ctx, cancel := c.world.deadline(c.shell.ctx, c.shell.timeout)
 	c.shell.jobs[j] = &running{
 		cancel: cancel, over: make(chan struct{}),
-		late: time.AfterFunc(c.shell.timeout, func() { c.jobLate(j) }),
+		late: c.world.after(c.shell.timeout, func() { c.jobLate(j) }),
 	}
 	c.moving++
-	go c.probe(ctx, j)
+	c.world.spawn(func() { c.probe(ctx, j) })
 }
 
 // jobLate ends a job for which nothing has arrived for LoadTimeout.
@@ -139,20 +139,20 @@ func (c *Cache) has(ctx context.Context, t int, keys []tier.Key, at []int) []boo
 
 // startLoad begins a load. c.mu is held.
 func (c *Cache) startLoad(ld *load) {
-	ctx, cancel := context.WithTimeout(c.shell.ctx, c.shell.timeout)
+	ctx, cancel := c.world.deadline(c.shell.ctx, c.shell.timeout)
 	c.shell.cancels[ld] = cancel
 	targets := make([]tier.Target, len(ld.mem))
 	for i, key := range c.keys(ld.keys) {
 		targets[i] = tier.Target{Key: key, Mem: ld.mem[i]}
 	}
 	c.moving++
-	go c.load(ctx, ld, targets)
+	c.world.spawn(func() { c.load(ctx, ld, targets) })
 }
 
 // load gets objects from a tier. Their memory is the load's until the get has returned,
 // whatever becomes of its context and its deadline.
 func (c *Cache) load(ctx context.Context, ld *load, targets []tier.Target) {
-	late := time.AfterFunc(c.shell.timeout, func() { c.loadLate(ld) })
+	late := c.world.after(c.shell.timeout, func() { c.loadLate(ld) })
 	killpoint.Hit(killpoint.PrefetchBeforeGet)
 	errs := c.shell.tiers[ld.tier].Store.Get(ctx, targets)
 	late.Stop()
@@ -179,6 +179,7 @@ func (c *Cache) load(ctx context.Context, ld *load, targets []tier.Target) {
 	}
 	var sums []xxh3.Uint128
 	if c.core.sums.mode != VerifyOff {
+		c.world.halt()
 		sums = sumAll(ld.mem)
 	}
 	c.mu.Lock()

@@ -60,6 +60,7 @@ func (c *Cache) StartCommit(w Holder, rank int, r Range, sums ...xxh3.Uint128) (
 		return true, nil
 	}
 	return false, func() bool {
+		c.world.halt()
 		c.finishCommit(res, sumAll(mem))
 		killpoint.Hit(killpoint.StoreBeforeAnswer)
 		return true

@@ -41,14 +41,14 @@ func (c *Cache) mayHash() int {
 	if c.holding > 0 || c.core.sums.stopped {
 		return 0
 	}
-	return hashers(runtime.GOMAXPROCS(0), c.core.transfers())
+	return hashers(c.world.procs(), c.core.transfers())
 }
 
 // compareLater sees to it that what an earlier server left is compared. c.mu is held.
 func (c *Cache) compareLater() {
 	if c.core.unverified() && c.hashing < c.mayHash() {
 		c.hashing++
-		go c.hash()
+		c.world.spawn(c.hash)
 	}
 }
 
@@ -62,28 +62,35 @@ func (c *Cache) hash() {
 			break
 		}
 		c.compareLater() // if there is more, and nobody in the way, another one helps
-		c.pause(rest(c.take(s), runtime.GOMAXPROCS(0), c.core.transfers()))
+		c.pause(rest(c.take(s), c.world.procs(), c.core.transfers()))
 	}
 	c.hashing--
-	c.summed.Broadcast()
+	c.world.tell()
 }
 
 // take takes the checksums of a piece of work, and returns how long that took. c.mu is held,
 // but not meanwhile.
 func (c *Cache) take(s *summing) time.Duration {
+	sums, from, to := c.sumEach(s.mem)
+	wrong := c.core.finishSums(s, sums)
+	c.told(wrong, to)
+	c.world.tell()
+	c.move()
+	return to.Sub(from)
+}
+
+// sumEach returns the XXH3-128 of every piece of memory, and from when to when they were taken.
+// c.mu is held, but not meanwhile.
+func (c *Cache) sumEach(mem [][]byte) (sums []xxh3.Uint128, from, to time.Time) {
 	c.mu.Unlock()
-	start := time.Now()
-	sums := make([]xxh3.Uint128, len(s.mem))
-	for i, m := range s.mem {
+	defer c.mu.Lock()
+	from = c.now()
+	c.world.halt()
+	sums = make([]xxh3.Uint128, len(mem))
+	for i, m := range mem {
 		sums[i] = sum(m)
 	}
-	worked := time.Since(start)
-	c.mu.Lock()
-	wrong := c.core.finishSums(s, sums)
-	c.told(wrong)
-	c.summed.Broadcast()
-	c.move()
-	return worked
+	return sums, from, c.now()
 }
 
 // pause waits, at most until Close. c.mu is held, but not meanwhile.
@@ -93,12 +100,7 @@ func (c *Cache) pause(d time.Duration) {
 	}
 	c.mu.Unlock()
 	defer c.mu.Lock()
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-c.closing:
-	}
+	c.world.rest(d)
 }
 
 // sumPiece is how many bytes are summed before others get their turn: about 50 µs of work.
@@ -131,7 +133,7 @@ func (c *Cache) suspendSums() {
 	defer c.mu.Unlock()
 	c.holding++
 	for len(c.core.sums.open) > 0 {
-		c.summed.Wait()
+		c.world.wait()
 	}
 }
 
@@ -151,11 +153,11 @@ func (c *Cache) Close() {
 	defer c.mu.Unlock()
 	if !c.core.sums.stopped {
 		c.core.sums.stopped = true
-		close(c.closing)
+		c.world.close()
 		c.stopMoves()
 	}
 	for c.hashing > 0 || c.moving > 0 {
-		c.summed.Wait()
+		c.world.wait()
 	}
 }
 
@@ -200,12 +202,11 @@ func sumAll(mem [][]byte) []xxh3.Uint128 {
 	return out
 }
 
-// told logs what a comparison in the background has found, and how far they are. c.mu is held,
+// told logs what a comparison in the background that ended now has found, and how far they are. c.mu is held,
 // but not meanwhile.
-func (c *Cache) told(wrong []mismatch) {
+func (c *Cache) told(wrong []mismatch, now time.Time) {
 	g := &c.core.legacy
 	left, of := g.objects, g.found.Objects
-	now := time.Now()
 	done := of > 0 && left == 0 && !c.compared
 	progress := of > 0 && left > 0 && now.Sub(c.saidCompared) >= 5*time.Second
 	if len(wrong) == 0 && !done && !progress {

@@ -47,7 +47,7 @@ type moveShell struct {
 // running is what belongs to a job.
 type running struct {
 	cancel context.CancelFunc // of its questions to tiers
-	late   *time.Timer
+	late   alarm
 	over   chan struct{} // closed when the job has ended
 }
 
@@ -159,7 +159,7 @@ func (c *Cache) move() {
 		for n := c.core.putters(t, c.shell.tiers[t].Putters); c.shell.putting[t] < n; {
 			c.shell.putting[t]++
 			c.moving++
-			go c.put(t)
+			c.world.spawn(func() { c.put(t) })
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (c *Cache) stopMoves() {
 // done ends a goroutine of the tiers. c.mu is held.
 func (c *Cache) done() {
 	c.moving--
-	c.summed.Broadcast()
+	c.world.tell()
 }
 
 // warn logs what a tier could not do, but not every time.
@@ -187,7 +187,7 @@ func (c *Cache) warn(t int, doing string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
-	c.shell.failed.Tell(time.Now(), func(n int) {
+	c.shell.failed.Tell(c.now(), func(n int) {
 		c.log.Warn("tier: "+doing, "tier", c.shell.tiers[t].Name, "error", err, "not_logged", n)
 	})
 }

@@ -26,7 +26,7 @@ func (c *Cache) put(t int) {
 		c.core.sumsOf(b)
 		results := c.putObjects(b, keys)
 		c.core.finishPuts(b, results)
-		c.summed.Broadcast()
+		c.world.tell()
 		c.move()
 	}
 }
@@ -35,7 +35,7 @@ func (c *Cache) put(t int) {
 func (c *Cache) putObjects(b *putting, keys []tier.Key) []putResult {
 	c.mu.Unlock()
 	defer c.mu.Lock()
-	ctx, cancel := context.WithTimeout(c.shell.ctx, putTimeout)
+	ctx, cancel := c.world.deadline(c.shell.ctx, putTimeout)
 	defer cancel()
 	results := make([]putResult, len(keys))
 	store := c.shell.tiers[b.tier].Store
@@ -94,14 +94,14 @@ func (c *Cache) Flush(ctx context.Context) (objects int, bytes int64) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.summed.Broadcast()
+		c.world.tell()
 	})
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := &c.core.moves
 	for len(m.puts) > 0 && ctx.Err() == nil {
-		c.summed.Wait()
+		c.world.wait()
 	}
 	return len(m.puts), m.pinned
 }
@@ -116,7 +116,7 @@ func (c *Cache) clearTiers() {
 		if !c.shell.clearing[t] && !c.core.sums.stopped {
 			c.shell.clearing[t] = true
 			c.moving++
-			go c.clearTier(t)
+			c.world.spawn(func() { c.clearTier(t) })
 		}
 	}
 }
@@ -132,7 +132,7 @@ const (
 // done the tier serves nothing and takes nothing: what was put before would come back.
 func (c *Cache) clearTier(t int) {
 	defer c.ended()
-	start, total := time.Now(), uint64(0)
+	start, total := c.now(), uint64(0)
 	for cleared := false; !cleared; {
 		to := c.beginClear(t)
 		killpoint.Hit(killpoint.ClearBeforeTier)
@@ -144,7 +144,7 @@ func (c *Cache) clearTier(t int) {
 		}
 		cleared = c.endClear(t, to)
 	}
-	c.log.Info("tier cleared", "tier", c.shell.tiers[t].Name, "deleted", total, "took", time.Since(start))
+	c.log.Info("tier cleared", "tier", c.shell.tiers[t].Name, "deleted", total, "took", c.now().Sub(start))
 }
 
 // beginClear waits for the puts of before, and returns how often the tier is to be cleared.
@@ -152,7 +152,7 @@ func (c *Cache) beginClear(t int) (to uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.core.awaitPuts(t) && !c.core.sums.stopped {
-		c.summed.Wait()
+		c.world.wait()
 	}
 	return c.core.moves.tiers[t].clears
 }
@@ -172,9 +172,9 @@ func (c *Cache) endClear(t int, to uint64) bool {
 // deleteAll deletes everything, again and again until nothing fails; false: the cache is being
 // closed.
 func (c *Cache) deleteAll(t int) (deleted uint64, ok bool) {
-	store, said := c.shell.tiers[t].Store, time.Now()
+	store, said := c.shell.tiers[t].Store, c.now()
 	for cursor := ""; c.shell.ctx.Err() == nil; {
-		if store.Status().State == tier.StateLoading && !c.rest(clearPause) {
+		if store.Status().State == tier.StateLoading && !c.world.rest(clearPause) {
 			break // what it has not learned it would not list
 		}
 		n, next, err := c.deleteSome(store, cursor)
@@ -183,13 +183,13 @@ func (c *Cache) deleteAll(t int) (deleted uint64, ok bool) {
 		switch {
 		case err != nil:
 			c.warn(t, "it cannot be cleared yet, and serves nothing until then", err)
-			c.rest(clearPause)
+			c.world.rest(clearPause)
 			cursor = ""
 			continue
 		case next == "" && store.Status().State != tier.StateLoading:
 			return deleted, true
-		case time.Since(said) > 10*time.Second:
-			said = time.Now()
+		case c.now().Sub(said) > 10*time.Second:
+			said = c.now()
 			c.log.Info("tier is being cleared", "tier", c.shell.tiers[t].Name, "deleted", deleted)
 		}
 		cursor = next
@@ -198,7 +198,7 @@ func (c *Cache) deleteAll(t int) (deleted uint64, ok bool) {
 }
 
 func (c *Cache) deleteSome(store tier.Store, cursor string) (deleted uint64, next string, err error) {
-	ctx, cancel := context.WithTimeout(c.shell.ctx, clearCall)
+	ctx, cancel := c.world.deadline(c.shell.ctx, clearCall)
 	defer cancel()
 	entries, next, err := store.List(ctx, cursor, clearBatch)
 	if err != nil || len(entries) == 0 {
@@ -222,16 +222,4 @@ func (c *Cache) countDeleted(t int, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.core.moves.tiers[t].count.deleted += n
-}
-
-// rest waits, and reports whether the cache is still open then.
-func (c *Cache) rest(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-c.closing:
-		return false
-	}
 }
