@@ -59,6 +59,7 @@ const (
 	faultCorrupt              // a stored byte changes
 	faultClock                // the clock jumps past the store's limits, not to the deadline
 	faultClose                // ranks are closed while transfers run
+	faultRestart              // the store's server is killed, and another one takes over its memory
 	faultLost                 // an answer of a rank never arrives
 	faultSilent               // a rank stops answering
 	faultDevice               // an operation fails and with it the device
@@ -70,13 +71,13 @@ const provableFaults = faultLost
 
 var faultNames = [faults]string{
 	"event", "enqueue", "query", "memory", "prepare", "commit", "abort", "begin-load", "end-load", "lookup", "unpin",
-	"corrupt", "clock", "close", "lost", "silent", "device",
+	"corrupt", "clock", "close", "restart", "lost", "silent", "device",
 }
 
 // rates say once in how many chances a fault of a class happens.
 var rates = [faults]int{
 	faultEvent: 40, faultEnqueue: 60, faultQuery: 60, faultMemory: 40, faultPrepare: 12, faultCommit: 10, faultAbort: 4,
-	faultBegin: 8, faultEnd: 10, faultLookup: 8, faultUnpin: 6, faultCorrupt: 50, faultClock: 60, faultClose: 300,
+	faultBegin: 8, faultEnd: 10, faultLookup: 8, faultUnpin: 6, faultCorrupt: 50, faultClock: 60, faultClose: 300, faultRestart: 50,
 	faultLost: 60, faultSilent: 150, faultDevice: 1500,
 }
 

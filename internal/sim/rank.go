@@ -86,12 +86,15 @@ func (s *sim) spec() dense.Spec {
 }
 
 // newRank starts a rank.
-func (s *sim) newRank(id int, transfers offload.Transfers) (*rank, error) {
+func (s *sim) newRank(id int) (*rank, error) {
 	r := &rank{
 		sim: s, id: id, flights: make(map[place]flight), reads: make([]int, s.blocks), writes: make([]int, s.blocks),
 		open: make(map[transfer.ID]*dispatched),
 	}
-	r.store = newRankStore(r, transfers)
+	r.store = &rankStore{rank: r, sim: s}
+	if err := r.store.connect(); err != nil {
+		return nil, err
+	}
 	r.dev = host.New(host.Options{
 		Name: fmt.Sprintf("device %d", id), Mode: host.Controlled, Direct: s.direct, Pick: s.choices, Fault: r.fault, Trace: r.trace,
 	})

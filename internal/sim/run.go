@@ -49,7 +49,7 @@ func run(script Script, trace io.Writer, tells *[]bool) (result Result, err erro
 	s := &sim{
 		script: script, choices: &choices{seed: mix(script.Seed + 1), live: script.Live, tells: tells}, trace: trace,
 		slots: make(map[*byte]*slotUse), live: make(map[*seq]struct{}),
-		byPrompt: make(map[*uint32]*seq), hits: make(map[string]int),
+		byPrompt: make(map[*uint32]*seq), hits: make(map[string]int), asked: make(map[string]int),
 	}
 	violations := invariant.Violations()
 	defer func() {
@@ -65,8 +65,8 @@ func run(script Script, trace io.Writer, tells *[]bool) (result Result, err erro
 		default:
 			result.Failure = s.failure("panic", fmt.Sprintf("%v\n%s", v, debug.Stack()))
 		}
-		if result.Failure != nil && s.local != nil {
-			_ = s.local.Close() // the run is over: what it leaves is not looked at
+		if e := s.closeStore(); e != nil && err == nil {
+			err = fmt.Errorf("%w: %w", ErrSetUp, e)
 		}
 	}()
 	if err := s.run(); err != nil {

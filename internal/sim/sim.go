@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-kv/holdfast/internal/arena"
+	"github.com/holdfast-kv/holdfast/internal/cache"
 	"github.com/holdfast-kv/holdfast/internal/engine"
 	"github.com/holdfast-kv/holdfast/offload"
 	"github.com/holdfast-kv/holdfast/offload/store"
@@ -38,7 +40,15 @@ type sim struct {
 	now                           time.Time
 	pool                          *counted
 	half                          *offload.Scheduler
-	local                         *store.Local
+	arena                         *arena.Pool
+	memory                        []byte // of it, as the ranks have it mapped
+	verify                        cache.VerifyMode
+	cache                         *cache.Stepped // in this life
+	local                         *store.Local   // over it
+	life                          int            // of the store's server, from 1
+	doom                          int            // actions until it is killed; 0 = it lives
+	former                        []*tenant      // of earlier lives, not yet known to have ended
+	cut                           bool           // the scheduler half's next call finds that its connection is lost
 	ring                          []*rank
 	slots                         map[*byte]*slotUse
 	order                         []*slotUse // slots in the order of their first use
@@ -55,6 +65,7 @@ type sim struct {
 	all                                []*seq           // every sequence, in order of arrival
 	byPrompt                           map[*uint32]*seq // likewise, by its first prompt token
 	hits                               map[string]int   // request id → most that the store said it has
+	asked                              map[string]int   // request id → life in which the store was asked last
 	jumped                             time.Duration
 
 	step      int
@@ -133,23 +144,19 @@ func (s *sim) setUp() error {
 	}
 	s.pool = &counted{engine.NewPool(s.blocks, blockTokens, c.IntN(5) < 4), make([]int, s.blocks)}
 	s.direct = c.IntN(2) == 1
-	var err error
-	s.local, err = store.NewLocal(store.LocalConfig{
-		Model: "sim", World: s.ranks(), ChunkSize: s.chunk, ChunkBytes: int64(planes * s.chunk * tokenBytes),
-		Bytes: int64(slotSize * s.ranks() * (6 + c.IntN(40))), Verify: true, Now: s.config.Now,
-	})
+	s.verify = cache.VerifyAlways
+	if s.set[faultRestart] && c.IntN(2) == 1 {
+		s.verify = cache.VerifySampled
+	}
+	err := s.openStore(int64(slotSize * s.ranks() * (6 + c.IntN(40))))
 	if err != nil {
 		return err
 	}
-	if s.half, err = offload.NewScheduler(s.config, s.pool, lookups{s.local, s}); err != nil {
+	if s.half, err = offload.NewScheduler(s.config, s.pool, lookups{s}); err != nil {
 		return err
 	}
 	for id := range s.ranks() {
-		transfers, err := s.local.Rank(id)
-		if err != nil {
-			return err
-		}
-		r, err := s.newRank(id, transfers)
+		r, err := s.newRank(id)
 		if err != nil {
 			return err
 		}
@@ -166,6 +173,7 @@ func (s *sim) one() {
 	s.act('S')
 	s.now = s.now.Add(tick)
 	var batch []item
+	s.prove()
 	if !s.ending {
 		s.misfortune()
 		if len(s.waiting) < 4 && s.choices.IntN(3) != 2 {
@@ -202,6 +210,9 @@ func (s *sim) one() {
 		s.settle(s.inflight[0])
 		s.inflight = s.inflight[1:]
 	}
+	for s.doom > 0 {
+		s.doomed()
+	}
 	s.check()
 }
 
@@ -219,7 +230,12 @@ func (s *sim) work() {
 			for _, r := range s.ring {
 				for what := range r.things() {
 					moved = r.step(what) || moved
+					s.doomed()
 				}
+			}
+			for task := 0; task < s.cache.Tasks(); task++ {
+				moved = s.stepCache(task) || moved
+				s.doomed()
 			}
 		}
 		return
@@ -229,7 +245,13 @@ func (s *sim) work() {
 		n = s.choices.IntN(16 * s.ranks())
 	}
 	for range n {
-		r := s.ring[s.choices.IntN(len(s.ring))]
+		actor := s.choices.IntN(len(s.ring) + min(s.cache.Tasks(), 1))
+		if actor == len(s.ring) {
+			s.stepCache(s.choices.IntN(s.cache.Tasks()))
+			s.doomed()
+			continue
+		}
+		r := s.ring[actor]
 		what := s.choices.IntN(r.things())
 		device := r.things() - 1
 		switch {
@@ -240,20 +262,24 @@ func (s *sim) work() {
 		default:
 			r.step(what)
 		}
+		s.doomed()
 	}
 }
 
 // misfortune lets something happen that no call is to blame for.
 func (s *sim) misfortune() {
-	if s.hit(faultCorrupt) {
+	if s.verify == cache.VerifyAlways && s.hit(faultCorrupt) {
 		s.corrupt()
+	}
+	if s.hit(faultRestart) {
+		s.doom = 1 + s.choices.IntN(16*s.ranks())
 	}
 	if s.hit(faultClock) {
 		if jump := time.Duration(310+300*s.choices.IntN(2)) * time.Second; s.jumped+jump < deadline-100*time.Second {
 			s.jumped += jump
 			s.now = s.now.Add(jump)
 			s.note("the clock jumps by %v", jump)
-			s.local.Cache().Tick()
+			s.cache.Tick()
 		}
 	}
 	if s.hit(faultClose) {
@@ -267,7 +293,7 @@ func (s *sim) misfortune() {
 		s.note("rank %d: falls silent", r.id)
 	}
 	if s.step%8 == 0 {
-		s.local.Cache().Tick()
+		s.cache.Tick()
 	}
 }
 
@@ -382,8 +408,12 @@ func (s *sim) finishClean() {
 		}
 		r.stop(proven)
 	}
+	s.prove()
 	s.checkCache()
-	if st := s.local.Cache().Stats(); proven && !s.storeLost && (st.Leases+st.Reading+st.Reservations > 0 || st.Arena.QuarantinedBytes > 0) {
+	if n := len(s.cache.OldPeers()); n > 0 && proven {
+		s.violate("leak", "%d clients of earlier lives at the end", n)
+	}
+	if st := s.cache.Stats(); proven && !s.storeLost && (st.Leases+st.Reading+st.Reservations > 0 || st.Arena.QuarantinedBytes > 0) {
 		s.violate("leak", "the cache at the end: %d leases, %d reads, %d reservations, %d bytes in quarantine",
 			st.Leases, st.Reading, st.Reservations, st.Arena.QuarantinedBytes)
 	}

@@ -13,8 +13,8 @@ type slotUse struct {
 	copies   int // enqueued and not done, of all ranks
 	readers  int // loads that have it
 	writer   *ticket
-	lost     bool // its writer was given up and not seen to stop
-	served   bool // the store was not told of the end of a load
+	lost     *tenant // its writer, which was given up and not seen to stop
+	served   bool    // the store was not told of the end of a load
 	mem      []byte
 	prefixes []uint64 // of what was committed last
 	from     int
@@ -36,21 +36,26 @@ func (s *sim) slot(p *byte) *slotUse {
 // and what it is given.
 type rankStore struct {
 	offload.Transfers
-	pool interface{ Pool() []byte }
-	rank *rank
-	sim  *sim
+	rank   *rank
+	sim    *sim
+	tenant *tenant // in this life of the store
+	cut    bool    // the next call finds that the connection is lost
 }
 
-func newRankStore(r *rank, t offload.Transfers) *rankStore {
-	return &rankStore{Transfers: t, pool: t.(interface{ Pool() []byte }), rank: r, sim: r.sim}
+// connect begins anew with the store's present life.
+func (s *rankStore) connect() (err error) {
+	s.tenant = &tenant{name: fmt.Sprintf("rank %d %s", s.rank.id, s.sim.session())}
+	s.Transfers, err = s.sim.local.Rank(s.rank.id)
+	return err
 }
 
 // Pool returns all slots.
-func (s *rankStore) Pool() []byte { return s.pool.Pool() }
+func (s *rankStore) Pool() []byte { return s.sim.memory }
 
 // ticket is an open transfer.
 type ticket struct {
 	inner    offload.Ticket // nil: the store has not heard of it
+	tenant   *tenant        // of whom, in that life of the store
 	load     bool
 	ended    bool
 	from     int
@@ -59,7 +64,7 @@ type ticket struct {
 }
 
 func (s *rankStore) open(r offload.Request, rg offload.Range, load bool) *ticket {
-	return &ticket{load: load, from: rg.From, prefixes: prefixes(nil, r.Salt, r.Tokens[:rg.To])}
+	return &ticket{tenant: s.tenant, load: load, from: rg.From, prefixes: prefixes(nil, r.Salt, r.Tokens[:rg.To])}
 }
 
 func (s *rankStore) failed(call string) error {
@@ -67,8 +72,20 @@ func (s *rankStore) failed(call string) error {
 	return fmt.Errorf("%w: %s", errInjected, call)
 }
 
+// reach fails if the call finds that the connection was lost with an earlier life of the store.
+func (s *rankStore) reach(call string) error {
+	if !s.cut {
+		return nil
+	}
+	s.cut = false
+	return s.failed(call)
+}
+
 // PrepareSave demands that no slot is given out that anybody may still touch.
 func (s *rankStore) PrepareSave(ctx context.Context, r offload.Request, rg offload.Range) (offload.Ticket, []offload.Slot, error) {
+	if err := s.reach("prepare save"); err != nil {
+		return nil, nil, err
+	}
 	hit := s.sim.hit(faultPrepare)
 	if hit && s.sim.choices.IntN(2) == 0 {
 		return nil, nil, s.failed("prepare save")
@@ -78,12 +95,12 @@ func (s *rankStore) PrepareSave(ctx context.Context, r offload.Request, rg offlo
 		return nil, slots, err
 	}
 	t := s.open(r, rg, false)
-	t.inner, t.slots = inner, slots
+	t.take(inner, slots)
 	for _, slot := range slots {
 		u := s.sim.slot(&slot.Mem[0])
-		if u.copies > 0 || u.readers > 0 || u.writer != nil || u.lost {
+		if u.copies > 0 || u.readers > 0 || u.writer != nil || u.lost != nil {
 			s.sim.violate("slot in use", "rank %d: a slot for tokens from %d of %s is given out: %d copies, %d readers, being written %v, lost %v",
-				s.rank.id, rg.From, r.ID, u.copies, u.readers, u.writer != nil, u.lost)
+				s.rank.id, rg.From, r.ID, u.copies, u.readers, u.writer != nil, u.lost != nil)
 		}
 		u.writer, u.prefixes, u.mem = t, nil, slot.Mem
 	}
@@ -93,6 +110,13 @@ func (s *rankStore) PrepareSave(ctx context.Context, r offload.Request, rg offlo
 	return t, slots, nil
 }
 
+// take gives the ticket its slots.
+func (t *ticket) take(inner offload.Ticket, slots []offload.Slot) {
+	if t.inner, t.slots = inner, slots; len(slots) > 0 {
+		t.tenant.open++
+	}
+}
+
 // end takes a ticket that must be open.
 func (s *rankStore) end(x offload.Ticket, load bool) *ticket {
 	t, ok := x.(*ticket)
@@ -100,6 +124,9 @@ func (s *rankStore) end(x offload.Ticket, load bool) *ticket {
 		s.sim.violate("ticket", "rank %d: a ticket is ended twice or wrongly: %T", s.rank.id, x)
 	}
 	t.ended = true
+	if len(t.slots) > 0 {
+		t.tenant.open--
+	}
 	return t
 }
 
@@ -113,6 +140,9 @@ func (s *rankStore) Commit(ctx context.Context, x offload.Ticket) (bool, error) 
 		}
 		u := s.sim.slot(&slot.Mem[0])
 		u.writer = nil
+	}
+	if t.tenant != s.tenant { // the store knows nothing of it any more
+		return false, s.reach("commit")
 	}
 	if s.sim.hit(faultCommit) {
 		switch s.sim.choices.IntN(3) {
@@ -151,7 +181,12 @@ func (s *rankStore) Abort(ctx context.Context, x offload.Ticket, quiet bool) err
 		if quiet && u.copies > 0 {
 			s.sim.violate("slot in use", "rank %d: a save is given up as quiet with %d copies under way", s.rank.id, u.copies)
 		}
-		u.writer, u.lost = nil, u.lost || !quiet
+		if u.writer = nil; !quiet {
+			u.lost = t.tenant
+		}
+	}
+	if t.tenant != s.tenant {
+		return s.reach("abort")
 	}
 	if s.sim.hit(faultAbort) {
 		if s.sim.choices.IntN(2) == 0 {
@@ -169,6 +204,9 @@ func (s *rankStore) Abort(ctx context.Context, x offload.Ticket, quiet bool) err
 // BeginLoad demands that what is served is right.
 func (s *rankStore) BeginLoad(ctx context.Context, r offload.Request, rg offload.Range) (offload.Ticket, []offload.Slot, bool, error) {
 	t := s.open(r, rg, true)
+	if err := s.reach("begin load"); err != nil {
+		return t, nil, false, err
+	}
 	short := false
 	if s.sim.hit(faultBegin) {
 		switch s.sim.choices.IntN(4) {
@@ -184,8 +222,8 @@ func (s *rankStore) BeginLoad(ctx context.Context, r offload.Request, rg offload
 		}
 	}
 	inner, slots, ok, err := s.Transfers.BeginLoad(ctx, r, rg)
-	t.inner, t.slots = inner, slots
-	if !ok && err == nil && !s.sim.set[faultCorrupt] && !s.sim.storeLost {
+	t.take(inner, slots)
+	if !ok && err == nil && !s.sim.set[faultCorrupt] && !s.sim.storeLost && s.sim.asked[r.ID] == s.sim.life {
 		s.sim.violate("pin", "rank %d: tokens [%d, %d) of %s are pinned and missing", s.rank.id, rg.From, rg.To, r.ID)
 	}
 	for _, slot := range slots {
@@ -219,6 +257,9 @@ func (s *rankStore) EndLoad(ctx context.Context, x offload.Ticket) error {
 			s.sim.violate("slot in use", "rank %d: a load ends with %d copies under way", s.rank.id, u.copies)
 		}
 	}
+	if t.tenant != s.tenant {
+		return s.reach("end load")
+	}
 	if t.inner == nil {
 		return nil
 	}
@@ -242,7 +283,7 @@ func (s *rankStore) EndLoad(ctx context.Context, x offload.Ticket) error {
 func (s *sim) corrupt() {
 	var some []*slotUse
 	for _, u := range s.order {
-		if u.prefixes != nil && u.readers == 0 && !u.served && u.copies == 0 && u.writer == nil && !u.lost &&
+		if u.prefixes != nil && u.readers == 0 && !u.served && u.copies == 0 && u.writer == nil && u.lost == nil &&
 			wrongObject(u.mem, u.prefixes, u.from, s.chunk, u.rank) == "" {
 			some = append(some, u)
 		}
@@ -257,27 +298,39 @@ func (s *sim) corrupt() {
 }
 
 // lookups is the store as the scheduler half sees it, with faults in front of it.
-type lookups struct {
-	offload.Lookups
-	sim *sim
-}
+type lookups struct{ sim *sim }
 
 func (l lookups) failed(call, id string) error {
 	l.sim.note("store call %s of %s fails", call, id)
 	return fmt.Errorf("%w: %s", errInjected, call)
 }
 
-// Start may fail before or after the store has pinned.
-func (l lookups) Start(ctx context.Context, r offload.Request, end int) error {
-	hit := l.sim.hit(faultLookup)
-	if hit && l.sim.choices.IntN(2) == 0 {
-		return l.failed("start", r.ID)
+// ChunkSize returns the tokens of a chunk.
+func (l lookups) ChunkSize() int { return l.sim.chunk }
+
+// call makes a call that may fail before or after it has an effect.
+func (l lookups) call(name, id string, f fault, call func() error) error {
+	if l.sim.cut {
+		l.sim.cut = false
+		return l.failed(name+", the connection is lost", id)
 	}
-	err := l.Lookups.Start(ctx, r, end)
+	hit := l.sim.hit(f)
+	if hit && l.sim.choices.IntN(2) == 0 {
+		return l.failed(name, id)
+	}
+	err := call()
 	if err == nil && hit {
-		return l.failed("start, late", r.ID)
+		return l.failed(name+", late", id)
 	}
 	return err
+}
+
+// Start asks.
+func (l lookups) Start(ctx context.Context, r offload.Request, end int) error {
+	return l.call("start", r.ID, faultLookup, func() error {
+		l.sim.asked[r.ID] = l.sim.life
+		return l.sim.local.Start(ctx, r, end)
+	})
 }
 
 // Answer may take a while.
@@ -285,41 +338,26 @@ func (l lookups) Answer(ctx context.Context, id string) (int, bool, error) {
 	if l.sim.choices.IntN(4) == 3 && !l.sim.ending {
 		return 0, false, nil
 	}
-	if l.sim.hit(faultLookup) {
+	if l.sim.cut || l.sim.hit(faultLookup) {
+		l.sim.cut = false
 		return 0, false, l.failed("answer", id)
 	}
-	n, ok, err := l.Lookups.Answer(ctx, id)
+	n, ok, err := l.sim.local.Answer(ctx, id)
 	l.sim.hits[id] = max(l.sim.hits[id], n)
 	if ok && l.sim.choices.oneIn(8) {
-		if again, _, _ := l.Lookups.Answer(ctx, id); again != 0 {
+		if again, _, _ := l.sim.local.Answer(ctx, id); again != 0 {
 			l.sim.violate("answer", "the answer of %s is given twice: %d and %d", id, n, again)
 		}
 	}
 	return n, ok, err
 }
 
-// Unpin may fail before or after it has an effect.
+// Unpin gives back a part of a pin.
 func (l lookups) Unpin(ctx context.Context, r offload.Request, rg offload.Range) error {
-	hit := l.sim.hit(faultUnpin)
-	if hit && l.sim.choices.IntN(2) == 0 {
-		return l.failed("unpin", r.ID)
-	}
-	err := l.Lookups.Unpin(ctx, r, rg)
-	if err == nil && hit {
-		return l.failed("unpin, late", r.ID)
-	}
-	return err
+	return l.call("unpin", r.ID, faultUnpin, func() error { return l.sim.local.Unpin(ctx, r, rg) })
 }
 
-// End may fail before or after it has an effect.
+// End ends the session.
 func (l lookups) End(ctx context.Context, id string) error {
-	hit := l.sim.hit(faultUnpin)
-	if hit && l.sim.choices.IntN(2) == 0 {
-		return l.failed("end", id)
-	}
-	err := l.Lookups.End(ctx, id)
-	if err == nil && hit {
-		return l.failed("end, late", id)
-	}
-	return err
+	return l.call("end", id, faultUnpin, func() error { return l.sim.local.End(ctx, id) })
 }

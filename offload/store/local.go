@@ -95,8 +95,9 @@ func NewLocal(cfg LocalConfig) (*Local, error) {
 	return l, nil
 }
 
-// Over makes a store of a cache that is there already; mem is its whole pool. The cache and
-// its pool stay the caller's, and must outlive the store.
+// Over makes a store of a cache that is there already; mem is its whole pool, in the mapping in
+// which slots are to be handed out. The cache, its pool and mem stay the caller's, and must
+// outlive the store.
 func Over(c *cache.Cache, mem []byte, cfg LocalConfig) (*Local, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

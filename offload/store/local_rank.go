@@ -60,7 +60,7 @@ func (t *localRank) PrepareSave(_ context.Context, r offload.Request, rg offload
 		}
 		return nil, nil, err
 	}
-	return k, slotsOf(placed), nil
+	return k, t.slots(placed), nil
 }
 
 // Commit publishes. False means that the store gave the reservation up meanwhile.
@@ -103,7 +103,7 @@ func (t *localRank) BeginLoad(_ context.Context, r offload.Request, rg offload.R
 		return k, nil, false, nil
 	}
 	k.missed = false
-	return k, slotsOf(placed), true, nil
+	return k, t.slots(placed), true, nil
 }
 
 // EndLoad ends the reading.
@@ -143,13 +143,15 @@ func (t *localRank) end(ticket offload.Ticket, load bool) (*localTicket, error) 
 	return k, nil
 }
 
-func slotsOf(placed []cache.Placed) []offload.Slot {
+// slots are the cache's, in the mapping that the store was made with.
+func (l *Local) slots(placed []cache.Placed) []offload.Slot {
 	if len(placed) == 0 {
 		return nil
 	}
 	slots := make([]offload.Slot, len(placed))
 	for i, p := range placed {
-		slots[i] = offload.Slot{Chunk: p.Index, Mem: p.Mem}
+		end := p.Offset + int64(len(p.Mem))
+		slots[i] = offload.Slot{Chunk: p.Index, Mem: l.mem[p.Offset:end:end]}
 	}
 	return slots
 }
