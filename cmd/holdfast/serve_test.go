@@ -71,6 +71,19 @@ func startServeTo(t *testing.T, log *os.File, args ...string) *program {
 	return p
 }
 
+// signal sends a signal that ends it. A hang-up does not if these tests run under nohup, as it
+// should; then an interrupt follows, which ends it in the same way.
+func (p *program) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	err := p.cmd.Process.Signal(s)
+	if s == syscall.SIGHUP && signal.Ignored(s) {
+		err = errors.Join(err, p.cmd.Process.Signal(os.Interrupt))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // wait returns the exit code, and checks that nothing is left behind.
 func (p *program) wait(t *testing.T) int {
 	t.Helper()
@@ -91,15 +104,7 @@ func (p *program) wait(t *testing.T) int {
 func TestServeEndsOnSignal(t *testing.T) {
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
 		p := startServe(t)
-		if err := p.cmd.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
-		if s == syscall.SIGHUP && signal.Ignored(s) {
-			// Under nohup it goes on, as it should.
-			if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-		}
+		p.signal(t, s)
 		if code := p.wait(t); code != 0 {
 			t.Errorf("%v: exit %d: %s", s, code, p.stderr.String())
 		}
@@ -213,9 +218,7 @@ func TestServeKeepsItsPool(t *testing.T) {
 		if adopted := existed == nil && os.SameFile(before, after); adopted != (existed == nil && !slices.Contains(tc.args, "--l1-fresh")) {
 			t.Errorf("%v %v: adopted %t", tc.end, tc.args, adopted)
 		}
-		if err := p.cmd.Process.Signal(tc.end); err != nil {
-			t.Fatal(err)
-		}
+		p.signal(t, tc.end)
 		<-p.rest
 		_ = p.cmd.Wait()
 		if code := p.cmd.ProcessState.ExitCode(); code != 0 && tc.end != syscall.SIGKILL {
