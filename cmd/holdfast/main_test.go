@@ -139,7 +139,7 @@ func TestNothingNotLogged(t *testing.T) {
 // TestReplay: a small replay ends well, and its report can be read by a machine.
 func TestReplay(t *testing.T) {
 	for _, transport := range []string{"shm", "pickle"} {
-		code, out, stderr := holdfast("replay", "--generated", "--requests", "12", "--l1-size-gb", "0.1", "--transport", transport,
+		code, out, stderr := holdfast("replay", "--generated", "--requests", "12", "--l1-size-gb", "0.02", "--transport", transport,
 			"--layers", "1", "--heads", "1", "--head-dim", "8", "--ranks", "2", "--json")
 		var r replay.Report
 		if err := json.Unmarshal([]byte(out), &r); err != nil {

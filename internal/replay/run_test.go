@@ -22,10 +22,11 @@ import (
 // small is a geometry of 32 bytes a token, 8 KiB a chunk.
 var small = Geometry{Layers: 1, Heads: 1, HeadDim: 8, DType: kv.BFloat16}
 
+// smallOptions have room for what chats(60) store, also in the 64 MiB of /dev/shm that containers have.
 func smallOptions(transport Transport, ranks int) Options {
 	return Options{
 		Transport: transport, Ranks: ranks, Concurrency: 3, Geometry: small,
-		Embedded: Embedded{PoolBytes: 64 << 20, Verify: cache.VerifySampled, VerifyRate: 0.5},
+		Embedded: Embedded{PoolBytes: 16 << 20, Verify: cache.VerifySampled, VerifyRate: 0.5},
 	}
 }
 

@@ -38,7 +38,7 @@ func TestSpecialFileInAnObjectsPlace(t *testing.T) {
 			if err == nil {
 				t.Error("a FIFO is an object")
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("a get waits for the writer of a FIFO")
 			if f, err := os.OpenFile(name, os.O_RDWR, 0); err == nil { // lets it go on
 				f.Close()

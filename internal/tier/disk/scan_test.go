@@ -181,8 +181,7 @@ func (fs gatedFS) stat(name string) (info, error) {
 // TestManySmallObjects: tens of thousands in one store, found again by their names.
 func TestManySmallObjects(t *testing.T) {
 	const n = 20_000
-	dir := onShm(t)
-	o := Options{Path: dir, Sync: SyncNone, LimitBytes: n * 8192}
+	o := Options{Path: t.TempDir(), Sync: SyncNone, Direct: DirectOff, LimitBytes: n * 8192}
 	s := open(t, o)
 	fillSmall(t, s, n)
 	closeChecked(t, s)
