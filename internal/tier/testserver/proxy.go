@@ -114,24 +114,22 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
-	p.mu.Lock()
-	refuse := p.rule.Refuse || p.cut || p.closed
-	p.mu.Unlock()
-	if refuse {
-		return
-	}
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		return
 	}
 	pair := &pair{client, server}
 	defer pair.close()
+	// What is not known yet when connections are cut is refused: the rule is looked at here.
 	p.mu.Lock()
-	p.pairs[pair] = true
-	if p.closed {
-		pair.close()
+	refuse := p.rule.Refuse || p.cut || p.closed
+	if !refuse {
+		p.pairs[pair] = true
 	}
 	p.mu.Unlock()
+	if refuse {
+		return
+	}
 	defer func() {
 		p.mu.Lock()
 		delete(p.pairs, pair)
