@@ -137,7 +137,7 @@ func answering(handle func(conn *zmtp.Conn, r request)) func(*zmtp.Conn) {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -98,7 +98,7 @@ func (s *testServer) check(t testing.TB) {
 }
 
 func testContext(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -165,7 +165,7 @@ func lookup(t testing.TB, c *client.Client, k *client.Key) int {
 	if err := c.Lookup(testContext(t), k); err != nil {
 		t.Fatal(err)
 	}
-	n, done, err := c.WaitPrefetch(testContext(t), k.Request, 5*time.Second)
+	n, done, err := c.WaitPrefetch(testContext(t), k.Request, time.Minute)
 	if err != nil || !done {
 		t.Fatalf("lookup: done %v, %v", done, err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-kv/holdfast/internal/killpoint"
 )
 
-// patience bounds every wait.
-const patience = 60 * time.Second
+// patience ends what hangs; nothing depends on its length.
+const patience = 5 * time.Minute
 
 // built is where the program is, "" if it was not built.
 var built string
