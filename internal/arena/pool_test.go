@@ -80,9 +80,10 @@ func TestCreateRefuses(t *testing.T) {
 }
 
 func TestSharedPoolIsSharedAndPrivate(t *testing.T) {
+	dir := shmDir(t) // which who is not root must be able to use
 	old := unix.Umask(0o777)
 	defer unix.Umask(old)
-	p := create(t, PoolOptions{Dir: shmDir(t), Name: "pool", Size: 1 << 20})
+	p := create(t, PoolOptions{Dir: dir, Name: "pool", Size: 1 << 20})
 	unix.Umask(old)
 	if p.Name() != "pool" || p.Size() != 1<<20 || len(p.Mem()) != 1<<20 {
 		t.Errorf("name %q, size %d, %d bytes", p.Name(), p.Size(), len(p.Mem()))
