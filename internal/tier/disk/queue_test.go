@@ -23,8 +23,9 @@ func TestQueue(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	// Where temporary files cannot do O_DIRECT the same bytes are moved, and waited for in the call.
 	if err := fs.probeDirect("probe"); err != nil {
-		t.Fatal(err)
+		t.Log(err)
 	}
 	if fs.queue, err = openQueue(4); err != nil {
 		t.Fatal(err)
