@@ -34,11 +34,12 @@ func simulateCommand() *cobra.Command {
 		Short: "Search the connector for defects with seeded runs and injected faults",
 		Long: `Run the connector against a simulated engine: the scheduler half, the worker half of each rank, a software device and a
 cache, on one thread and under a virtual clock. A seed decides the requests, the order in which lanes and streams go on,
-and which calls fail. After every step the books of all parts are recounted, and every byte that is loaded, stored or
-computed on is compared with what it must be.
+which calls fail, and when the cache's server is killed and another one takes over its memory. After every step the books
+of all parts are recounted, and every byte that is loaded, stored or computed on is compared with what it must be.
 
-Faults: none (only late, doubled and disordered answers), provable (calls fail, and nothing may be left over), all (also
-lost answers, silent ranks and failing devices, after which memory must stay held and the engine must stop).
+Faults: none (only late, doubled and disordered answers), provable (calls fail, the cache's server restarts, and nothing
+may be left over), all (also lost answers, silent ranks and failing devices, after which memory must stay held and the
+engine must stop).
 
 The exit status is 1 if a run fails. Its shortest script is printed, which --replay runs again, with a trace on standard
 error. It is 130 after an interrupt.`,

@@ -15,6 +15,7 @@ type saved struct {
 	save     transfer.ID
 	saving   bool
 	loading  bool // a load was dispatched
+	declined bool // the load was, before dispatch: the request was saved while it was still parked
 	failed   bool // a load: there is no second one
 	doubted  bool // and what the store said to have does not count any more
 	computed int  // prompt tokens at its end
@@ -44,9 +45,10 @@ func (s *sim) frontier(q *seq) int {
 func (s *sim) checkSave(v *offload.SaveSpec) {
 	q := s.sequenceOf(v.Tokens)
 	b := &q.books
-	if q.phase == parked {
-		s.violate("dispatch", "save %v of %s, which is parked", v.Op, q.name)
+	if q.phase == parked && b.loading {
+		s.violate("dispatch", "save %v of %s, which is being loaded", v.Op, q.name)
 	}
+	b.declined = q.phase == parked
 	if b.saving && s.openSomewhere(b.save) {
 		s.violate("frontier", "save %v of %s while %v is under way", v.Op, q.name, b.save)
 	}
@@ -57,7 +59,7 @@ func (s *sim) checkSave(v *offload.SaveSpec) {
 	switch {
 	case b.known && v.From > b.mark:
 		s.violate("watermark", "save %v of %s from %d leaves out what follows %d", v.Op, q.name, v.From, b.mark)
-	case b.known && v.From < b.mark && !b.lowered:
+	case b.known && v.From < b.mark && !b.lowered && !b.declined:
 		s.violate("watermark", "save %v of %s from %d, saved are %d and nothing failed", v.Op, q.name, v.From, b.mark)
 	case !b.known && v.From > s.hits[q.id]:
 		s.violate("watermark", "the first save %v of %s from %d, the store is known to have %d", v.Op, q.name, v.From, s.hits[q.id])
@@ -82,6 +84,8 @@ func (s *sim) checkLoad(l *offload.LoadSpec) {
 		s.violate("frontier", "load %v of %s to %d of %d: its last token must be computed", l.Op, q.name, l.To, len(q.prompt))
 	case l.To-l.From < s.config.MinLoadTokens:
 		s.violate("dispatch", "load %v of %d tokens, which is not worth it", l.Op, l.To-l.From)
+	case q.books.declined:
+		s.violate("dispatch", "load %v of %s, which was saved while it was parked", l.Op, q.name)
 	case q.books.failed:
 		s.violate("dispatch", "a second load %v of %s after one failed", l.Op, q.name)
 	case !slices.Equal(l.Blocks, q.table[:l.To/blockTokens]):
@@ -100,7 +104,7 @@ func (s *sim) checkLoad(l *offload.LoadSpec) {
 // said meanwhile how much it has.
 func (s *sim) loadFailed(q *seq) {
 	b := &q.books
-	b.failed, b.lowered = true, true
+	b.failed, b.lowered, b.declined = true, true, false
 	if b.loading {
 		b.doubted = true
 		b.mark = min(b.mark, s.floor(q.cached))

@@ -5,6 +5,11 @@
 // decides everything that can happen in more than one way: the workload, the order of all
 // actions of all lanes and streams, and which calls fail.
 //
+// In some runs the store is a server's: it is killed between any two actions, and the next one takes
+// over its memory, while the copies of the ranks go on. What was settled must be served again, as it
+// was or not at all; and until it is true that a rank has ended what it had begun in an earlier life,
+// and the server is told so, nothing of it may be given out.
+//
 // KV bytes are a function of the tokens up to a position, the rank and the plane. Forwards
 // write them through the compute stream and compare all they read; commits and loads are
 // compared with the function as well. So a copy without its order, a block that was freed too

@@ -77,7 +77,7 @@ var faultNames = [faults]string{
 // rates say once in how many chances a fault of a class happens.
 var rates = [faults]int{
 	faultEvent: 40, faultEnqueue: 60, faultQuery: 60, faultMemory: 40, faultPrepare: 12, faultCommit: 10, faultAbort: 4,
-	faultBegin: 8, faultEnd: 10, faultLookup: 8, faultUnpin: 6, faultCorrupt: 50, faultClock: 60, faultClose: 300, faultRestart: 50,
+	faultBegin: 8, faultEnd: 10, faultLookup: 8, faultUnpin: 6, faultCorrupt: 50, faultClock: 60, faultClose: 300, faultRestart: 25,
 	faultLost: 60, faultSilent: 150, faultDevice: 1500,
 }
 

@@ -186,6 +186,9 @@ func (r *rank) step(what int) bool {
 	case what == 0:
 		return r.obey()
 	case what <= lanes:
+		if what > r.sim.config.SaveWorkers && r.sim.step < r.sim.slow && !r.sim.ending {
+			return false // a lane of loads
+		}
 		r.lane, r.faulted = what-1, false
 		if !r.half.Step(what - 1) {
 			return false

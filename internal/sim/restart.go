@@ -120,7 +120,7 @@ func (s *sim) restart() {
 	}
 	s.storeLost = false
 	if s.set[faultCorrupt] {
-		for range s.choices.IntN(4) {
+		for range s.choices.IntN(8) {
 			s.count[faultCorrupt]++
 			s.corrupt()
 		}
@@ -135,6 +135,7 @@ func (s *sim) restart() {
 			s.violate("adoption", "%v", err)
 		}
 	}
+	s.slow = s.step + s.choices.IntN(40)
 	s.checkAdoption(settled)
 }
 
@@ -191,7 +192,7 @@ func (s *sim) stepCache(task int) bool {
 // prove tells the server who of an earlier life touches no memory any more: when it is true, or later.
 func (s *sim) prove() {
 	s.former = slices.DeleteFunc(s.former, func(t *tenant) bool {
-		if t.open > 0 || s.copying(t) || !s.ending && s.choices.IntN(4) > 0 {
+		if t.open > 0 || s.copying(t) || !s.ending && s.choices.IntN(8) > 0 {
 			return false
 		}
 		s.note("%s has ended", t.name)

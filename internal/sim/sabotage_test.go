@@ -35,6 +35,10 @@ var within = map[sabotage.Switch]int{
 	sabotage.DoubleTerminal:            5,
 	sabotage.PublishFailedStore:        20,
 	sabotage.ServeUnsummed:             20,
+	sabotage.AdoptUnverified:           150,
+	sabotage.AdoptFreesReserved:        40,
+	sabotage.AdoptForgetsReaders:       200,
+	sabotage.RecordNotCleared:          20,
 }
 
 // TestSabotageIsNoticed takes the safeties of connector and cache away, one at a time.

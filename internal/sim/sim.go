@@ -48,6 +48,7 @@ type sim struct {
 	life                          int            // of the store's server, from 1
 	doom                          int            // actions until it is killed; 0 = it lives
 	former                        []*tenant      // of earlier lives, not yet known to have ended
+	slow                          int            // step until which loads do not go on
 	cut                           bool           // the scheduler half's next call finds that its connection is lost
 	ring                          []*rank
 	slots                         map[*byte]*slotUse
@@ -148,7 +149,11 @@ func (s *sim) setUp() error {
 	if s.set[faultRestart] && c.IntN(2) == 1 {
 		s.verify = cache.VerifySampled
 	}
-	err := s.openStore(int64(slotSize * s.ranks() * (6 + c.IntN(40))))
+	more := 40 // chunks of each rank that there is room for
+	if s.set[faultRestart] {
+		more = 12 // so that nothing stays long that is not kept
+	}
+	err := s.openStore(int64(slotSize * s.ranks() * (6 + c.IntN(more))))
 	if err != nil {
 		return err
 	}
