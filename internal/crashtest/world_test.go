@@ -5,7 +5,6 @@ package crashtest
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/holdfast-kv/holdfast/internal/config"
 	"github.com/holdfast-kv/holdfast/internal/killpoint"
+	"github.com/holdfast-kv/holdfast/internal/tier/testserver"
 )
 
 // settings make a world. What is promised depends on where there is room.
@@ -93,12 +93,7 @@ func newWorld(t *testing.T, s settings, random *rand.Rand) *world {
 		w.log.Close()
 		os.Remove(filepath.Join("/dev/shm", w.pool))
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.port = l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	w.port = testserver.Reserve(t) // also while its server is dead
 	return w
 }
 

@@ -172,7 +172,7 @@ func (p *Process) Output() string { return p.out.String() }
 // run starts a process at a port of its own of loopback. It ends with the test.
 func run(t testing.TB, command func(p *Process, port int) *exec.Cmd, ready func(*Process, *output) error) *Process {
 	t.Helper()
-	port := reserve(t)
+	port := Reserve(t)
 	p := &Process{Addr: fmt.Sprintf("127.0.0.1:%d", port), Dir: t.TempDir(), t: t}
 	p.command = func() *exec.Cmd { return command(p, port) }
 	p.ready = func(o *output) error { return ready(p, o) }
@@ -181,10 +181,10 @@ func run(t testing.TB, command func(p *Process, port int) *exec.Cmd, ready func(
 	return p
 }
 
-// reserve is a port of loopback that is kept for the test, also while its server is dead: a
+// Reserve is a port of loopback that is kept for the test, also while its server is dead: a
 // socket that is bound there but does not listen stops the kernel from giving the port to
 // others, and does not stop a server, which listens with SO_REUSEADDR.
-func reserve(t testing.TB) (port int) {
+func Reserve(t testing.TB) (port int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

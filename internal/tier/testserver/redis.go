@@ -126,7 +126,7 @@ func RedisCluster(t testing.TB, n int) []*RedisServer {
 	const timeout = "600000"
 	buses := make([]int, n)
 	for i := range nodes {
-		buses[i] = reserve(t)
+		buses[i] = Reserve(t)
 		nodes[i] = Redis(t, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(buses[i]), "--cluster-node-timeout", timeout,
 			"--cluster-config-file", "nodes.conf", "--cluster-require-full-coverage", "no")
 	}

@@ -31,7 +31,7 @@ func TestRedis(t *testing.T) {
 // TestReserve: nobody else is given a port that is kept, and a server may listen there again
 // and again.
 func TestReserve(t *testing.T) {
-	port := reserve(t)
+	port := Reserve(t)
 	other, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
