@@ -17,8 +17,9 @@ import (
 type Device struct {
 	options Options
 
-	turn sync.Mutex // one operation at a time, in deferred and controlled mode
-	work sync.WaitGroup
+	turn sync.Mutex     // one operation at a time, in deferred and controlled mode
+	work sync.WaitGroup // goroutines of streams and crew
+	crew crew
 
 	mu        sync.Mutex
 	err       error // sticky
@@ -46,7 +47,9 @@ func New(o Options) *Device {
 	if o.Name == "" {
 		o.Name = "host"
 	}
-	return &Device{options: o, closed: make(chan struct{}), memories: make(map[*Memory]struct{})}
+	d := &Device{options: o, closed: make(chan struct{}), memories: make(map[*Memory]struct{})}
+	d.crew.wake.L = &d.crew.mu
+	return d
 }
 
 // Name returns the name given in the options.
@@ -88,6 +91,7 @@ func (d *Device) Close() error {
 		s.end()
 	}
 	d.mu.Unlock()
+	d.crew.end()
 	if d.options.Mode == Concurrent {
 		d.work.Wait()
 	} else {

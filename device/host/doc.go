@@ -6,7 +6,8 @@
 // producer moves wrong bytes. Three modes say who runs what is enqueued:
 //
 //   - Concurrent: every stream has a goroutine. Operations run in order on their stream and
-//     concurrently with other streams; a Wait blocks its own stream only.
+//     concurrently with other streams; a Wait blocks its own stream only. A large operation is carried
+//     out by several processors, as a GPU's is by many threads.
 //   - Deferred: nothing runs before somebody waits for it. Query runs nothing. Synchronize, on
 //     the goroutine that calls it, runs exactly what its event or stream needs, in dependency
 //     order; Close runs the rest. A copy that lacks its fence therefore always runs without

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/holdfast-kv/holdfast/device"
-	"github.com/holdfast-kv/holdfast/internal/bulk"
 )
 
 // Record makes the event stand for everything enqueued on this stream so far. It is an
@@ -69,24 +68,12 @@ func (s *Stream) Copy(dst, src device.Span) error {
 		Op:      Op{Kind: KindCopy, Bytes: dst.Len},
 		touches: []*Memory{to, from},
 		run: func() {
-			copyBytes(to.bytes[dst.Off:dst.Off+dst.Len], from.bytes[src.Off:src.Off+src.Len], to.onHost)
+			// Host memory, which nobody reads soon, is written past the cache. Device memory, which some kernel is about to
+			// read, stays in it.
+			p := piece{to.bytes[dst.Off : dst.Off+dst.Len], from.bytes[src.Off : src.Off+src.Len], to.onHost}
+			s.device.carry(split(nil, p), dst.Len)
 		},
 	})
-}
-
-// copyBytes copies. Host memory, which nobody reads soon, is written past the cache. Device
-// memory, which some kernel is about to read, is written in pieces that stay in it: a copy of a MiB
-// and more at once is written past it too.
-func copyBytes(dst, src []byte, onHost bool) {
-	if onHost {
-		bulk.Copy(dst, src)
-		return
-	}
-	const piece = 256 << 10
-	for len(dst) > 0 {
-		n := copy(dst, src[:min(len(src), piece)])
-		dst, src = dst[n:], src[n:]
-	}
 }
 
 // Gather packs blocks of a paged pool into dst.
@@ -144,14 +131,17 @@ func (s *Stream) paged(k Kind, span device.Span, segments []device.Segment, bloc
 	return s.enqueue(&operation{
 		Op:      Op{Kind: k, Bytes: length},
 		touches: touches,
-		run:     func() { move(k == KindGather, packed.onHost, packed.bytes[off:off+length], planes, blocks) },
+		run: func() {
+			pieces := paged(k == KindGather, packed.onHost, packed.bytes[off:off+length], planes, blocks)
+			s.device.carry(pieces, length)
+		},
 	})
 }
 
-// move copies between the blocks of planes and packed bytes. Consecutive blocks go in one
+// paged lists the copies between the blocks of planes and packed bytes. Consecutive blocks go in one
 // piece, which matters for small blocks such as scales. What is packed in device memory is about
 // to be copied on; slots and pools are large, and are written past the cache.
-func move(gather, onHost bool, packed []byte, planes []plane, blocks []int) {
+func paged(gather, onHost bool, packed []byte, planes []plane, blocks []int) (pieces []piece) {
 	for _, p := range planes {
 		pool := p.mem.bytes[p.off:]
 		for i := 0; i < len(blocks); {
@@ -161,18 +151,16 @@ func move(gather, onHost bool, packed []byte, planes []plane, blocks []int) {
 			}
 			i += n
 			bytes := int64(n) * p.block
-			piece := pool[int64(first)*p.block:][:bytes]
-			switch next := packed[:bytes]; {
-			case !gather:
-				bulk.Copy(piece, next)
-			case onHost:
-				bulk.Copy(next, piece)
-			default:
-				copy(next, piece)
+			inPool := pool[int64(first)*p.block:][:bytes]
+			if gather {
+				pieces = split(pieces, piece{packed[:bytes], inPool, onHost})
+			} else {
+				pieces = split(pieces, piece{inPool, packed[:bytes], true})
 			}
 			packed = packed[bytes:]
 		}
 	}
+	return pieces
 }
 
 // Launch enqueues a kernel: kernel runs when the stream gets to it. The memories that it

@@ -197,7 +197,7 @@ func touch(b []byte) []byte {
 }
 
 // looker is a store that can be asked, and so pins what a load then reads. That is the scheduler
-// half's doing, steps before the load, and no part of its time.
+// half's doing, with every request, steps before its load or its first save, and no part of their time.
 type looker interface {
 	offload.Transfers
 	look(r offload.Request, end int) error
@@ -206,7 +206,7 @@ type looker interface {
 type opener func(b *testing.B, spec dense.Spec, bytes int64) looker
 
 // benchmarkTransfers measures on a device that reaches the slots and on one with staging, of 4
-// chunks (the two streams of a transfer work at the same time) and of the default's 2 (they wait for each other), with
+// chunks and of the default's 2, with
 // blocks that lie side by side, as in a fresh pool, and with scattered ones. It reports the
 // time of plain copies of the same bytes as a ratio to the time of the transfer: one copy on the
 // direct device, two where there is staging, once of whole chunks and once of blocks, in memory of the store's kind.
@@ -253,9 +253,7 @@ func benchmarkBlocks(b *testing.B, load bool, chunks, stride int, open opener, m
 	run := func(asLoad bool) time.Duration {
 		n++
 		op := transfer.ID{Request: "bench", Generation: n}
-		if asLoad {
-			fatal(b, store.look(offload.Request{ID: op.Request, Tokens: tokens}, len(tokens)))
-		}
+		fatal(b, store.look(offload.Request{ID: op.Request, Tokens: tokens}, len(tokens)))
 		start := time.Now()
 		if asLoad {
 			w.Start(&offload.Meta{Loads: []offload.LoadSpec{{Op: op, Tokens: tokens, To: len(tokens), Blocks: blocks}}})
