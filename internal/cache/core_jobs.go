@@ -276,7 +276,8 @@ func (c *core) leaseChunk(j *job) {
 			continue
 		}
 		if j.base > l.first {
-			if before := l.holds[len(l.holds)-width]; before.left+before.reading > 0 {
+			// One that was found damaged since is out of the index, and has no successors.
+			if before := l.holds[len(l.holds)-width]; before.left+before.reading > 0 && serves(c.objs.at(before.ref)) {
 				c.adopt(cl.ref, before.ref)
 			}
 		}

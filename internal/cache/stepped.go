@@ -99,6 +99,14 @@ func (s *Stepped) Abandon() {
 	s.tasks, s.timers = nil, nil
 }
 
+// Pending reports whether a lookup of the request goes on in tiers, whatever its answer says.
+func (s *Stepped) Pending(request string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.core.requests[request]
+	return l != nil && l.job != nil
+}
+
 func (s *Stepped) spawn(f func()) {
 	if s.abandoned {
 		return

@@ -195,3 +195,24 @@ func TestSteppedAbandon(t *testing.T) {
 		r.want("slots", r.Stats().Arena, before)
 	}
 }
+
+// What a load brings is not linked to what comes before it in its prefix if that was found damaged
+// meanwhile: it is still on lease, and nobody's predecessor.
+func TestLoadBehindDamagedObject(t *testing.T) {
+	r, s := stepped(t, VerifyAlways)
+	w, rg, head := r.NewHolder("w"), r.rng("ab", 0), r.rng("a", 0)
+	r.store(w, 0, rg)
+	settle(s)
+	r.drown(w, "xyz")
+	r.store(w, 0, head)
+	settle(s)
+	r.want("chunks in memory", r.ask(w, "q", rg), 1)
+	r.lookup(w, "p", head)
+	r.corrupt(rg, 0, 0, 0)
+	r.want("read of the damaged one", r.read(r.NewHolder("reader"), "p", 0, head), false)
+	settle(s)
+	r.want("loaded", r.Stats().Tiers[0].LoadedObjects, uint64(1))
+	r.check()
+	r.EndSession("q")
+	r.check()
+}
