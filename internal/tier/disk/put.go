@@ -133,7 +133,8 @@ func (s *Store) failed(err error) error {
 	case errors.Is(err, tier.ErrFull):
 		return err // of the limit, which is not the disk's failure
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		state, err = tier.StateFull, fmt.Errorf("%w: %w", tier.ErrFull, err)
+		state, err = tier.StateFull, fmt.Errorf("%w: %w; free space on its file system, or lower --disk-size-gb (size_gb of an adapter) to what it can hold",
+			tier.ErrFull, err)
 	default:
 		err = tier.Passing(err)
 	}
