@@ -54,6 +54,7 @@ func TestSabotageIsNoticed(t *testing.T) {
 				}
 				if r.Failure != nil {
 					t.Logf("seed %d: %v", seed, r.Failure)
+					leftovers(t)
 					return
 				}
 			}
