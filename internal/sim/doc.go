@@ -5,6 +5,11 @@
 // decides everything that can happen in more than one way: the workload, the order of all
 // actions of all lanes and streams, and which calls fail.
 //
+// Behind the cache there are none to two second-level stores that fail in part, lose and damage
+// what they keep, and take long whatever their contexts say. What the cache does in the background
+// goes on step by step among everything else, and its deadlines pass when the seed says so. Now and then
+// everything is cleared, and nothing of before may come back.
+//
 // In some runs the store is a server's: it is killed between any two actions, and the next one takes
 // over its memory, while the copies of the ranks go on. What was settled must be served again, as it
 // was or not at all; and until it is true that a rank has ended what it had begun in an earlier life,

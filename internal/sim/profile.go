@@ -60,6 +60,12 @@ const (
 	faultClock                // the clock jumps past the store's limits, not to the deadline
 	faultClose                // ranks are closed while transfers run
 	faultRestart              // the store's server is killed, and another one takes over its memory
+	faultTier                 // a call of a tier fails, before or after it has an effect
+	faultLose                 // a tier loses an object
+	faultFlip                 // a byte that a tier keeps changes
+	faultDeaf                 // a call of a tier takes long, whatever its context says
+	faultLate                 // a deadline of the cache passes
+	faultClear                // memory and tiers are cleared
 	faultLost                 // an answer of a rank never arrives
 	faultSilent               // a rank stops answering
 	faultDevice               // an operation fails and with it the device
@@ -71,13 +77,15 @@ const provableFaults = faultLost
 
 var faultNames = [faults]string{
 	"event", "enqueue", "query", "memory", "prepare", "commit", "abort", "begin-load", "end-load", "lookup", "unpin",
-	"corrupt", "clock", "close", "restart", "lost", "silent", "device",
+	"corrupt", "clock", "close", "restart",
+	"tier", "tier-loss", "tier-corrupt", "tier-deaf", "tier-late", "clear", "lost", "silent", "device",
 }
 
 // rates say once in how many chances a fault of a class happens.
 var rates = [faults]int{
 	faultEvent: 40, faultEnqueue: 60, faultQuery: 60, faultMemory: 40, faultPrepare: 12, faultCommit: 10, faultAbort: 4,
 	faultBegin: 8, faultEnd: 10, faultLookup: 8, faultUnpin: 6, faultCorrupt: 50, faultClock: 60, faultClose: 300, faultRestart: 25,
+	faultTier: 25, faultLose: 8, faultFlip: 8, faultDeaf: 8, faultLate: 3, faultClear: 40,
 	faultLost: 60, faultSilent: 150, faultDevice: 1500,
 }
 

@@ -68,7 +68,9 @@ func (s *sim) closeStore() error {
 
 // serve begins a life of the store over what is in the pool.
 func (s *sim) serve() error {
-	c, err := cache.NewStepped(cache.Config{Pool: s.arena, Verify: s.verify, Now: s.config.Now})
+	cfg := s.tiers.config
+	cfg.Pool, cfg.Verify, cfg.Now = s.arena, s.verify, s.config.Now
+	c, err := cache.NewStepped(cfg)
 	if err != nil {
 		return err
 	}
@@ -115,6 +117,7 @@ func (s *sim) restart() {
 	if err := s.adopt(); err != nil {
 		s.violate("adoption", "%v", err)
 	}
+	s.tiers.survive()
 	for _, u := range s.order {
 		u.served = false
 	}
@@ -164,7 +167,8 @@ func (s *sim) adopt() error {
 // checkAdoption demands that the new server knows what was settled, and everybody who was there.
 func (s *sim) checkAdoption(settled int) {
 	in := s.cache.Inherited()
-	if in.Bad > 0 || in.Objects != settled {
+	// What was cleared while tiers read it is not served, and its memory is not free before they have ended.
+	if fewer := in.Objects < settled && s.tiers.clears == 0; in.Bad > 0 || in.Objects > settled || fewer {
 		s.violate("adoption", "%d objects were settled, %d are served, %d records cannot be true", settled, in.Objects, in.Bad)
 	}
 	known := make(map[string]cache.Holder)
@@ -181,7 +185,8 @@ func (s *sim) checkAdoption(settled int) {
 
 // stepCache lets a task of the cache go on. It returns false if that could not.
 func (s *sim) stepCache(task int) bool {
-	if task >= s.cache.Tasks() || !s.cache.Step(task) {
+	s.tiers.asleep = false
+	if task >= s.cache.Tasks() || !s.cache.Step(task) || s.tiers.asleep {
 		return false
 	}
 	s.act('b', task)

@@ -36,6 +36,11 @@ type Result struct {
 	Loads    [2]uint64 // likewise: good and failed
 	Complete bool      // nothing failed, so that everything had to be saved
 	Direct   bool      // the devices reach the store's slots; else they have staging
+	Tiers    int       // second-level stores behind the cache
+	Indexed  bool      // they know what they hold without being asked
+	Put      uint64    // objects that tiers took
+	Fetched  uint64    // objects that were loaded from them
+	Cleared  int       // times that memory and tiers were cleared
 	Stopped  bool      // the engine was stopped, as it must after some faults
 	Failure  *Failure  // nil: all oracles are content
 }
@@ -83,5 +88,6 @@ func (s *sim) result() Result {
 	return Result{
 		Script: s.script, Steps: s.step, Actions: s.actions, Digest: s.digest, Requests: s.arrived, Injected: s.count,
 		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped, Complete: s.complete, Direct: s.direct,
+		Tiers: len(s.tiers.stores), Indexed: s.tiers.indexed, Put: s.tiers.put, Fetched: s.tiers.fetched, Cleared: s.tiers.clears,
 	}
 }

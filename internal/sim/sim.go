@@ -43,6 +43,7 @@ type sim struct {
 	arena                         *arena.Pool
 	memory                        []byte // of it, as the ranks have it mapped
 	verify                        cache.VerifyMode
+	tiers                         tiers          // behind the cache
 	cache                         *cache.Stepped // in this life
 	local                         *store.Local   // over it
 	life                          int            // of the store's server, from 1
@@ -145,13 +146,10 @@ func (s *sim) setUp() error {
 	}
 	s.pool = &counted{engine.NewPool(s.blocks, blockTokens, c.IntN(5) < 4), make([]int, s.blocks)}
 	s.direct = c.IntN(2) == 1
-	s.verify = cache.VerifyAlways
-	if s.set[faultRestart] && c.IntN(2) == 1 {
-		s.verify = cache.VerifySampled
-	}
+	s.drawTiers()
 	more := 40 // chunks of each rank that there is room for
-	if s.set[faultRestart] {
-		more = 12 // so that nothing stays long that is not kept
+	if s.set[faultRestart] || len(s.tiers.stores) > 0 {
+		more = 12 // so that nothing stays long that is not kept, and memory has less than the tiers
 	}
 	err := s.openStore(int64(slotSize * s.ranks() * (6 + c.IntN(more))))
 	if err != nil {
@@ -279,6 +277,7 @@ func (s *sim) misfortune() {
 	if s.hit(faultRestart) {
 		s.doom = 1 + s.choices.IntN(16*s.ranks())
 	}
+	s.disturbCache()
 	if s.hit(faultClock) {
 		if jump := time.Duration(310+300*s.choices.IntN(2)) * time.Second; s.jumped+jump < deadline-100*time.Second {
 			s.jumped += jump
@@ -336,7 +335,7 @@ func (s *sim) over() bool {
 			return false
 		}
 	}
-	return true
+	return s.cache.Tasks() == 0
 }
 
 // run is the whole run.
@@ -418,7 +417,9 @@ func (s *sim) finishClean() {
 	if n := len(s.cache.OldPeers()); n > 0 && proven {
 		s.violate("leak", "%d clients of earlier lives at the end", n)
 	}
-	if st := s.cache.Stats(); proven && !s.storeLost && (st.Leases+st.Reading+st.Reservations > 0 || st.Arena.QuarantinedBytes > 0) {
+	st := s.cache.Stats()
+	s.checkTiers(&st)
+	if proven && !s.storeLost && (st.Leases+st.Reading+st.Reservations > 0 || st.Arena.QuarantinedBytes > 0) {
 		s.violate("leak", "the cache at the end: %d leases, %d reads, %d reservations, %d bytes in quarantine",
 			st.Leases, st.Reading, st.Reservations, st.Arena.QuarantinedBytes)
 	}
@@ -433,6 +434,6 @@ func (s *sim) picture() string {
 			fmt.Fprintf(&b, "%s %s (%d of %d, %d blocks, defer %v); ", q.name, name, q.computed, len(q.tokens), len(q.table), s.half.ShouldDefer(q))
 		}
 	}
-	fmt.Fprintf(&b, "%d transfers, pending work %v", len(s.half.Transfers(s.now)), s.half.HasPendingWork())
+	fmt.Fprintf(&b, "%d transfers, pending work %v, %d tasks of the cache", len(s.half.Transfers(s.now)), s.half.HasPendingWork(), s.cache.Tasks())
 	return b.String()
 }

@@ -29,12 +29,19 @@ func TestOraclesAreContent(t *testing.T) {
 			t.Parallel()
 			var sum Result
 			stopped, runs := 0, seeds(200)
+			tiered := map[bool]Result{} // by whether tiers are asked in place
 			failed, err := Sweep(Script{Profile: profile, Steps: 150}, 1, runs, func(r Result) bool {
 				if r.Stopped {
 					stopped++
 				}
 				sum.Actions += r.Actions
 				sum.Loaded += r.Loaded
+				if r.Tiers > 0 {
+					of := tiered[r.Indexed]
+					of.Put, of.Fetched = of.Put+r.Put, of.Fetched+r.Fetched
+					tiered[r.Indexed] = of
+				}
+				sum.Cleared += r.Cleared
 				for f, n := range r.Injected {
 					sum.Injected[f] += n
 				}
@@ -55,6 +62,15 @@ func TestOraclesAreContent(t *testing.T) {
 			t.Logf("%d actions, %d tokens loaded, %d of %d engines stopped, faults %v", sum.Actions, sum.Loaded, stopped, runs, sum.Injected)
 			if sum.Loaded == 0 || sum.Saves[0] == 0 || sum.Loads[0] == 0 {
 				t.Errorf("nothing was moved: %d tokens, saves %v, loads %v", sum.Loaded, sum.Saves, sum.Loads)
+			}
+			for indexed, of := range map[bool]Result{false: tiered[false], true: tiered[true]} {
+				t.Logf("tiers, asked in place %v: %d objects put, %d loaded", indexed, of.Put, of.Fetched)
+				if (of.Put == 0 || of.Fetched == 0) && !invariant.Enabled {
+					t.Errorf("asked in place %v, tiers took %d objects and gave %d", indexed, of.Put, of.Fetched)
+				}
+			}
+			if (sum.Cleared > 0) != (profile != NoFaults) && !invariant.Enabled {
+				t.Errorf("everything was cleared %d times", sum.Cleared)
 			}
 			if profile != NoFaults && (slices.Contains(sum.Saves[:], 0) || sum.Loads[1] == 0) {
 				t.Errorf("outcomes that never came: saves %v, loads %v", sum.Saves, sum.Loads)

@@ -11,14 +11,17 @@ import (
 // slotUse is who may touch one slot of the store.
 type slotUse struct {
 	copies   int // enqueued and not done, of all ranks
+	gets     int // calls of tiers that write it
+	puts     int // calls of tiers that read it
 	readers  int // loads that have it
 	writer   *ticket
 	lost     *tenant // its writer, which was given up and not seen to stop
 	served   bool    // the store was not told of the end of a load
 	mem      []byte
-	prefixes []uint64 // of what was committed last
+	prefixes []uint64 // of what was committed or loaded last
 	from     int
 	rank     int
+	spoiled  bool // a byte has changed since
 }
 
 // slot returns the books of the slot that begins at a byte.
@@ -30,6 +33,16 @@ func (s *sim) slot(p *byte) *slotUse {
 		s.order = append(s.order, u)
 	}
 	return u
+}
+
+// busy reports whether anybody may touch the slot.
+func (u *slotUse) busy() bool {
+	return u.copies+u.readers+u.gets+u.puts > 0 || u.writer != nil || u.lost != nil
+}
+
+func (u *slotUse) String() string {
+	return fmt.Sprintf("%d copies, %d readers, %d gets and %d puts of tiers, being written %v, lost %v",
+		u.copies, u.readers, u.gets, u.puts, u.writer != nil, u.lost != nil)
 }
 
 // rankStore is one rank's store with faults in front of it. It checks what the worker half asks for,
@@ -98,11 +111,10 @@ func (s *rankStore) PrepareSave(ctx context.Context, r offload.Request, rg offlo
 	t.take(inner, slots)
 	for _, slot := range slots {
 		u := s.sim.slot(&slot.Mem[0])
-		if u.copies > 0 || u.readers > 0 || u.writer != nil || u.lost != nil {
-			s.sim.violate("slot in use", "rank %d: a slot for tokens from %d of %s is given out: %d copies, %d readers, being written %v, lost %v",
-				s.rank.id, rg.From, r.ID, u.copies, u.readers, u.writer != nil, u.lost != nil)
+		if u.busy() {
+			s.sim.violate("slot in use", "rank %d: a slot for tokens from %d of %s is given out: %v", s.rank.id, rg.From, r.ID, u)
 		}
-		u.writer, u.prefixes, u.mem = t, nil, slot.Mem
+		u.writer, u.prefixes, u.mem, u.spoiled = t, nil, slot.Mem, false
 	}
 	if hit {
 		return t, slots, s.failed("prepare save, late")
@@ -232,7 +244,7 @@ func (s *rankStore) BeginLoad(ctx context.Context, r offload.Request, rg offload
 			s.sim.violate("wrong bytes", "rank %d: the store serves %s", s.rank.id, wrong)
 		}
 		u := s.sim.slot(&slot.Mem[0])
-		if u.writer != nil {
+		if u.writer != nil || u.gets > 0 {
 			s.sim.violate("slot in use", "rank %d: the store serves a slot that is being written", s.rank.id)
 		}
 		u.readers++
@@ -283,7 +295,7 @@ func (s *rankStore) EndLoad(ctx context.Context, x offload.Ticket) error {
 func (s *sim) corrupt() {
 	var some []*slotUse
 	for _, u := range s.order {
-		if u.prefixes != nil && u.readers == 0 && !u.served && u.copies == 0 && u.writer == nil && u.lost == nil &&
+		if u.prefixes != nil && !u.busy() && !u.served &&
 			wrongObject(u.mem, u.prefixes, u.from, s.chunk, u.rank) == "" {
 			some = append(some, u)
 		}
@@ -293,7 +305,7 @@ func (s *sim) corrupt() {
 	}
 	u := some[s.choices.IntN(len(some))]
 	u.mem[s.choices.IntN(len(u.mem))] ^= 1 << s.choices.IntN(8)
-	u.prefixes = nil
+	u.prefixes, u.spoiled = nil, true
 	s.note("a stored byte of rank %d changes", u.rank)
 }
 
@@ -329,6 +341,7 @@ func (l lookups) call(name, id string, f fault, call func() error) error {
 func (l lookups) Start(ctx context.Context, r offload.Request, end int) error {
 	return l.call("start", r.ID, faultLookup, func() error {
 		l.sim.asked[r.ID] = l.sim.life
+		l.sim.tiers.asked[r.ID] = prefixes(nil, r.Salt, r.Tokens[:end])
 		return l.sim.local.Start(ctx, r, end)
 	})
 }
@@ -344,6 +357,9 @@ func (l lookups) Answer(ctx context.Context, id string) (int, bool, error) {
 	}
 	n, ok, err := l.sim.local.Answer(ctx, id)
 	l.sim.hits[id] = max(l.sim.hits[id], n)
+	if ok {
+		l.sim.checkAnswer(id, n)
+	}
 	if ok && l.sim.choices.oneIn(8) {
 		if again, _, _ := l.sim.local.Answer(ctx, id); again != 0 {
 			l.sim.violate("answer", "the answer of %s is given twice: %d and %d", id, n, again)

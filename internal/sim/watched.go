@@ -66,6 +66,11 @@ func (s *watchedStream) slot(sp device.Span) *byte {
 func (r *rank) takeOff(f flight) {
 	r.flights[place{r.enqueued.StreamID, r.enqueued.Seq}] = f
 	r.count(f, 1)
+	if f.to != nil {
+		if u := r.sim.slot(f.to); u.gets+u.puts > 0 {
+			r.sim.violate("slot in use", "rank %d: a copy into a slot is enqueued: %v", r.id, u)
+		}
+	}
 }
 
 func (r *rank) count(f flight, n int) {
