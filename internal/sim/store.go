@@ -22,6 +22,7 @@ type slotUse struct {
 	from     int
 	rank     int
 	spoiled  bool // a byte has changed since
+	fetched  bool // it was loaded from a tier
 }
 
 // slot returns the books of the slot that begins at a byte.
@@ -114,7 +115,7 @@ func (s *rankStore) PrepareSave(ctx context.Context, r offload.Request, rg offlo
 		if u.busy() {
 			s.sim.violate("slot in use", "rank %d: a slot for tokens from %d of %s is given out: %v", s.rank.id, rg.From, r.ID, u)
 		}
-		u.writer, u.prefixes, u.mem, u.spoiled = t, nil, slot.Mem, false
+		u.writer, u.prefixes, u.mem, u.spoiled, u.fetched = t, nil, slot.Mem, false, false
 	}
 	if hit {
 		return t, slots, s.failed("prepare save, late")
@@ -291,11 +292,12 @@ func (s *rankStore) EndLoad(ctx context.Context, x offload.Ticket) error {
 	return s.Transfers.EndLoad(ctx, t.inner)
 }
 
-// corrupt changes a byte of an object that nobody has in hand.
+// corrupt changes a byte of an object that nobody has in hand. What was loaded has its checksum when the task that
+// loads it has ended.
 func (s *sim) corrupt() {
 	var some []*slotUse
 	for _, u := range s.order {
-		if u.prefixes != nil && !u.busy() && !u.served &&
+		if u.prefixes != nil && !u.busy() && !u.served && (!u.fetched || s.cache.Tasks() == 0) &&
 			wrongObject(u.mem, u.prefixes, u.from, s.chunk, u.rank) == "" {
 			some = append(some, u)
 		}

@@ -336,7 +336,7 @@ func (t *tierStore) Get(ctx context.Context, targets []tier.Target) []error {
 			s.violate("slot in use", "tier %d: a slot is to be loaded: %v", t.n, u)
 		}
 		u.gets++
-		u.prefixes, u.spoiled = nil, false
+		u.prefixes, u.spoiled, u.fetched = nil, false, true
 		slots[i] = u
 	}
 	c := &call{tierStore: t, ctx: ctx}
