@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures every figure that docs/performance.md promises and prints the table, in Markdown,
-# with the load of the machine beside each. Takes about ten minutes; nothing else should run.
+# with the load of the machine beside each. Takes about fifteen minutes; nothing else should run.
 #
 #   ./bench.sh          all of it
 #   ./bench.sh NAME...  only the benchmarks whose name contains one of these: SHM, Noop, ...
@@ -208,8 +208,35 @@ scan() {
   row 'index of a disk, B an object' B/object 1 Scan/100000
 }
 
+connector() {
+  local way what
+  measure ./internal/sim '^BenchmarkSimulate$' 200x 3
+  row 'simulator, steps of scheduler, worker and device a minute, millions' actions/min 1e-6 Simulate '≥' 1
+  for way in direct staged2 staged; do
+    case $way in
+    direct) what='direct device, × one copy in whole chunks' ;;
+    staged2) what='staging of 2 chunks, the default, × two copies' ;;
+    staged) what='staging of 4 chunks, × two copies' ;;
+    esac
+    measure ./offload/worker "^Benchmark(SaveToLocalStore|LoadFromLocalStore|SaveToServer|LoadFromServer)\$/^$way\$" 40x 3
+    row "$what: save, store in this process" ratio 1 "SaveToLocalStore/$way/consecutive" '≥' 0.80
+    row 'load' ratio 1 "LoadFromLocalStore/$way/consecutive" '≥' 0.80
+    row 'save, store on a server' ratio 1 "SaveToServer/$way/consecutive" '≥' 0.80
+    row 'load' ratio 1 "LoadFromServer/$way/consecutive" '≥' 0.80
+    row 'save to a server, blocks scattered' ratio 1 "SaveToServer/$way/scattered"
+    row 'load' ratio 1 "LoadFromServer/$way/scattered"
+  done
+  measure ./offload '^BenchmarkBuildMeta' 3000x 3
+  row '`BuildMeta` over 256 tracked requests, nothing to do, × 20 µs' of-limit 1 BuildMetaIdle '≤' 1
+  row 'its allocations' allocs/op 1 BuildMetaIdle '≤' 0
+  row '`BuildMeta` over 256 tracked requests, 16 saves due, × 150 µs' of-limit 1 BuildMeta16Saves '≤' 1
+  measure ./internal/qualify '^BenchmarkLookupMiss$' 2000x 3
+  row "a lookup that misses, on the engine's side beyond the round trips, store in this process, µs" added-µs 1 LookupMiss/local '≤' 100
+  row 'store on a server, µs' added-µs 1 LookupMiss/server '≤' 100
+}
+
 # Built beforehand, not within a measurement.
-go test -run '^$' ./client ./internal/{arena,bench,cache,server,tier/disk,tier/valkey} >/dev/null
+go test -run '^$' ./client ./offload/... ./internal/{arena,bench,cache,qualify,server,sim,tier/disk,tier/valkey} >/dev/null
 printf '%s, %s processors, %s; load average %s\n\n' \
   "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)" "$(nproc)" "$(go env GOVERSION)" "$(load)"
 echo '| what | target | measured | | load | benchmark |'
@@ -230,5 +257,6 @@ echo '| --- | --- | --- | --- | --- | --- |'
 ! want Moves || moves
 ! want Disk || disk
 ! want Scan || scan
+! want Connector || connector
 printf '\n%d s, %d missed\n' "$SECONDS" "$missed"
 [ "$missed" -eq 0 ]
