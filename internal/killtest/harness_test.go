@@ -61,10 +61,22 @@ type host struct {
 
 func (h *host) now() time.Time { return time.Now().Add(time.Duration(h.ahead.Load())) }
 
+// shmDir is a directory where pools are in use. In a temporary one /proc may tell of a mapping
+// as of another file than stat does (overlayfs), and then no process's end is proof.
+func shmDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(arena.ShmDir, "holdfast-killtest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // newHost serves at unix or tcp sockets.
 func newHost(t *testing.T, network string) *host {
 	t.Helper()
-	h := &host{dir: t.TempDir()}
+	h := &host{dir: shmDir(t)}
 	var err error
 	h.pool, err = arena.Create(arena.PoolOptions{Name: "pool", Dir: h.dir, Size: poolBytes})
 	if err != nil {

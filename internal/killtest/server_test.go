@@ -81,7 +81,7 @@ func newServer(t *testing.T, dir, endpoint string) (*child, string) {
 // bytes, and go on with the next server at the same address. Nothing of a stopped server
 // stays in the shared-memory directory; what a killed one left is removed by the next.
 func TestServerEndsWhileClientsWork(t *testing.T) {
-	dir := t.TempDir()
+	dir := shmDir(t)
 	endpoint := "ipc://" + filepath.Join(dir, "socket")
 	exists := func(name string) bool {
 		_, err := os.Stat(filepath.Join(dir, name))

@@ -40,10 +40,15 @@ func play(part string) {
 	case "mapped": // an IPv6 socket that talks IPv4
 		port, err := strconv.Atoi(arg)
 		check(err)
+		mapped := &unix.SockaddrInet6{Port: port}
+		copy(mapped.Addr[:], net.IPv4(127, 0, 0, 1).To16())
+		to := unix.Sockaddr(mapped)
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0)
+		if err == unix.EAFNOSUPPORT { // then there are only others
+			to = &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
+			fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		}
 		check(err)
-		to := &unix.SockaddrInet6{Port: port}
-		copy(to.Addr[:], net.IPv4(127, 0, 0, 1).To16())
 		check(unix.Connect(fd, to))
 	case "shared": // a child of ours has the socket, too
 		sock, err := net.Dial("tcp", arg)

@@ -30,13 +30,18 @@ func listen(t testing.TB, network, address string) (ln net.Listener, port string
 }
 
 // loopback6 is the IPv6 loopback; on a machine without, as many containers are, the other one.
-func loopback6() string {
-	ln, err := net.Listen("tcp6", "[::1]:0")
+func loopback6() string { return ifThere("::1", "127.0.0.1") }
+
+// any6 is every address of IPv6 and IPv4; where the system knows no IPv6 at all, of IPv4.
+func any6() string { return ifThere("::", "0.0.0.0") }
+
+func ifThere(ip6, otherwise string) string {
+	ln, err := net.Listen("tcp6", net.JoinHostPort(ip6, "0"))
 	if err != nil {
-		return "127.0.0.1"
+		return otherwise
 	}
 	_ = ln.Close()
-	return "::1"
+	return ip6
 }
 
 func ofTCP(local, remote net.Addr) int { return OfTCP(Ends{local, remote})[0] }
@@ -46,9 +51,9 @@ func TestOfTCPFindsTheOtherEnd(t *testing.T) {
 		name, network, listen, part string
 	}{
 		{"IPv4", "tcp4", "127.0.0.1:0", "connect 127.0.0.1:"},
-		{"IPv4 to an IPv6 listener", "tcp", "[::]:0", "connect 127.0.0.1:"},
+		{"IPv4 to an IPv6 listener", "tcp", net.JoinHostPort(any6(), "0"), "connect 127.0.0.1:"},
 		{"IPv4 from an IPv6 socket", "tcp4", "127.0.0.1:0", "mapped "},
-		{"IPv4 from an IPv6 socket to an IPv6 listener", "tcp", "[::]:0", "mapped "},
+		{"IPv4 from an IPv6 socket to an IPv6 listener", "tcp", net.JoinHostPort(any6(), "0"), "mapped "},
 		{"IPv6", "tcp", net.JoinHostPort(loopback6(), "0"), "connect " + net.JoinHostPort(loopback6(), "")},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -119,7 +124,7 @@ func TestInodesIn(t *testing.T) {
 
 // TestOfTCPFindsSeveral: each gets its own answer, whatever the others are.
 func TestOfTCPFindsSeveral(t *testing.T) {
-	ln, port := listen(t, "tcp", "[::]:0")
+	ln, port := listen(t, "tcp", net.JoinHostPort(any6(), "0"))
 	a, one := accepted(t, ln, "connect 127.0.0.1:"+port)
 	b, two := accepted(t, ln, "connect "+net.JoinHostPort(loopback6(), port))
 	c, _ := accepted(t, ln, "shared 127.0.0.1:"+port)

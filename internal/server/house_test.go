@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -89,14 +90,31 @@ var poolNumber struct {
 	n int
 }
 
+// shmDir is a directory where pools are in use. In a temporary one /proc may tell of a mapping
+// as of another file than stat does (overlayfs), and then no process's end is proof. It may be
+// too small for large pools.
+func shmDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(arena.ShmDir, "holdfast-server-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 func open(t testing.TB, p plan) *house {
 	t.Helper()
 	if p.size == 0 {
 		p.size = 8 << 20
 	}
 	dir := t.TempDir()
-	h := &house{dir: dir, clock: &clock{t: time.Unix(1_800_000_000, 0)}, log: new(lines)}
+	h := &house{clock: &clock{t: time.Unix(1_800_000_000, 0)}, log: new(lines)}
 	o := arena.PoolOptions{Size: p.size, Dir: dir}
+	if p.size <= 8<<20 {
+		o.Dir = shmDir(t)
+	}
+	h.dir = o.Dir
 	if !p.private {
 		poolNumber.Lock()
 		poolNumber.n++
