@@ -353,9 +353,11 @@ func (e *engine) trip(ctx context.Context, w work) error {
 			k := keyOf(w.prompt, rank, hits, chunks, request)
 			k.Salt = key.Salt
 			stored[rank], err = store(e.workers[rank], w.prompt%2 == 0)(ctx, k, fill(w.prompt, rank, hits, &filled[rank]))
-			whole = whole && stored[rank] && filled[rank] == chunks-hits
 			return err
 		})
+		for rank := range ranks {
+			whole = whole && stored[rank] && filled[rank] == chunks-hits
+		}
 		if err != nil {
 			return err
 		}
