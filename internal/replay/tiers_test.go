@@ -21,11 +21,12 @@ import (
 )
 
 // withDisk are small options with a disk behind a pool that holds a fraction of what chats(60)
-// store. An empty path makes the disk a temporary one.
+// store. An empty path makes the disk a temporary one. What it reads comes from the system's cache:
+// loads are given up after five seconds, which a busy machine's disk may take.
 func withDisk(path string) Options {
 	o := smallOptions(SHM, 2)
 	o.Embedded.PoolBytes = 3 << 19 // a quarter of it has room for any prompt
-	o.Embedded.Tiers = []adapter.Spec{{Kind: adapter.Disk, Disk: disk.Options{Path: path, Sync: disk.SyncNone}}}
+	o.Embedded.Tiers = []adapter.Spec{{Kind: adapter.Disk, Disk: disk.Options{Path: path, Sync: disk.SyncNone, Direct: disk.DirectOff}}}
 	return o
 }
 

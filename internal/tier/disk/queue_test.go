@@ -12,7 +12,8 @@ import (
 )
 
 // TestQueue: more reads and writes at a time than the queue takes move the right bytes, and what
-// cannot be moved is the error that a plain call gives.
+// cannot be moved is the error that a plain call gives. Where the system has no such queue, or none
+// left, the plain calls move it all.
 func TestQueue(t *testing.T) {
 	fs, err := openFS(t.TempDir())
 	if err != nil {
@@ -28,7 +29,10 @@ func TestQueue(t *testing.T) {
 		t.Log(err)
 	}
 	if fs.queue, err = openQueue(4); err != nil {
-		t.Fatal(err)
+		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EPERM) {
+			t.Fatal(err)
+		}
+		t.Log(err)
 	}
 	f, err := fs.create("file")
 	if err != nil {
@@ -60,11 +64,13 @@ func TestQueue(t *testing.T) {
 		t.Error("other bytes are read than were written")
 	}
 	fd := f.(*osFile).fd
-	if n := fs.queue.move(ioRead, fd, [][]byte{got[:page], got[page : 3*page]}, each); n != 3*page || !slices.Equal(got[:each], whole[each:2*each]) {
-		t.Errorf("the queue itself reads %d bytes", n)
-	}
-	if n := fs.queue.move(ioWrite, fd, [][]byte{whole[:page]}, 0); n > 0 {
-		t.Errorf("the queue writes %d bytes to a file that is open for reading", n)
+	if fs.queue != nil {
+		if n := fs.queue.move(ioRead, fd, [][]byte{got[:page], got[page : 3*page]}, each); n != 3*page || !slices.Equal(got[:each], whole[each:2*each]) {
+			t.Errorf("the queue itself reads %d bytes", n)
+		}
+		if n := fs.queue.move(ioWrite, fd, [][]byte{whole[:page]}, 0); n > 0 {
+			t.Errorf("the queue writes %d bytes to a file that is open for reading", n)
+		}
 	}
 	if err := f.read([][]byte{got[:2*page]}, (parts-1)*each+2*page); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("read over the end: %v", err)
