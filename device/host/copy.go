@@ -38,6 +38,8 @@ func split(to []piece, p piece) []piece {
 
 // carry makes the copies of an operation, in any order. All are made when it returns.
 func (d *Device) carry(pieces []piece, bytes int64) {
+	d.crew.busy.Add(1)
+	defer d.crew.busy.Add(-1)
 	if d.options.Mode == Concurrent && bytes >= aloneBelow && d.crew.carry(newHaul(pieces), &d.work) {
 		return
 	}

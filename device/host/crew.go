@@ -18,6 +18,7 @@ const (
 // processor does not use all that memory can give. They help one operation at a time.
 type crew struct {
 	now    atomic.Pointer[haul] // what they help with
+	busy   atomic.Int32         // operations that streams carry out
 	asleep atomic.Int32
 	muster sync.Once
 
@@ -26,10 +27,10 @@ type crew struct {
 	ended bool      // guarded by mu
 }
 
-// carry makes the copies of a haul together with the crew, whose goroutines are counted in work; false: the crew helps
-// another operation, and nothing was done.
+// carry makes the copies of a haul together with the crew, whose goroutines are counted in work; false: streams use all
+// processors, or the crew helps another of them, and nothing was done.
 func (c *crew) carry(h *haul, work *sync.WaitGroup) bool {
-	if !c.now.CompareAndSwap(nil, h) {
+	if !c.free() || !c.now.CompareAndSwap(nil, h) {
 		return false
 	}
 	c.muster.Do(func() {
@@ -48,6 +49,9 @@ func (c *crew) carry(h *haul, work *sync.WaitGroup) bool {
 	return true
 }
 
+// free reports whether streams leave a processor to the crew.
+func (c *crew) free() bool { return int(c.busy.Load()) < runtime.GOMAXPROCS(0) }
+
 // help helps until the end.
 func (c *crew) help() {
 	for h := c.await(); h != nil; h = c.await() {
@@ -63,7 +67,7 @@ func (c *crew) await() (h *haul) {
 		}
 		return h != nil
 	}
-	if lookFor(look) {
+	if lookFor(func() bool { return look() || !c.free() }) && h != nil {
 		return h
 	}
 	c.mu.Lock()
