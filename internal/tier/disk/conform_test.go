@@ -66,7 +66,7 @@ func withFS(t testing.TB, o Options, wrap func(fileSystem) fileSystem) *Store {
 		t.Fatal(err)
 	}
 	t.Log(how)
-	s, err := start(o, wrap(fs), dir)
+	s, err := start(o, wrap(fs), dir, newThreads(o.QueueDepth))
 	if err != nil {
 		t.Fatal(err)
 	}

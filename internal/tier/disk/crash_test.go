@@ -28,7 +28,7 @@ func TestPowerLoss(t *testing.T) {
 type life struct {
 	sync  Sync
 	limit int64
-	fs    *crashFS
+	fs    *Model
 	store *Store
 	ever  map[int]map[string]bool // by object: all bytes that were put, acknowledged or not
 	acked map[int]int             // by object: length of what must be there
@@ -38,7 +38,7 @@ func powerLoss(t *rapid.T) error {
 	l := &life{
 		sync:  rapid.SampledFrom([]Sync{SyncNone, SyncData, SyncFull}).Draw(t, "sync"),
 		limit: rapid.SampledFrom([]int64{0, 40_000, 100_000}).Draw(t, "limit"),
-		fs:    newCrashFS(), ever: make(map[int]map[string]bool), acked: make(map[int]int),
+		fs:    NewModel(), ever: make(map[int]map[string]bool), acked: make(map[int]int),
 	}
 	l.boot(t)
 	defer func() { l.store.Close() }()
@@ -76,7 +76,7 @@ func (l *life) boot(t *rapid.T) {
 	if err := o.complete(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := start(o, l.fs, nil)
+	s, err := start(o, l.fs, nil, newThreads(o.QueueDepth))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,11 +136,8 @@ func (l *life) crash(t *rapid.T) error {
 	if err := l.store.Close(); err != nil {
 		return err
 	}
-	l.fs = l.fs.crash(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "crash"), 1)))
+	l.fs = l.fs.PowerFailure(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "crash"), 1)))
 	l.boot(t)
-	if n := l.fs.temporaries(); n > 0 {
-		return fmt.Errorf("%d temporaries are left", n)
-	}
 	for n := range 10 {
 		delete(l.acked, n)
 		if err := l.verify(n); err != nil {
@@ -155,10 +152,8 @@ func (l *life) crash(t *rapid.T) error {
 		}
 		l.acked[n] = length
 	}
-	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
-	if l.store.stats.Corrupt > 0 && l.sync != SyncNone && l.limit == 0 {
-		return fmt.Errorf("sync %s: %d corrupt files", l.sync, l.store.stats.Corrupt)
+	if n := l.store.Stats().Corrupt; n > 0 && l.sync != SyncNone && l.limit == 0 {
+		return fmt.Errorf("sync %s: %d corrupt files", l.sync, n)
 	}
-	return l.store.index.check(0)
+	return l.fs.Check(l.store)
 }

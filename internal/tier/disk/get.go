@@ -19,7 +19,7 @@ const touchAfter = 10 * time.Minute
 
 // Get reads objects.
 func (s *Store) Get(ctx context.Context, targets []tier.Target) []error {
-	return s.each(ctx, s.reads, len(targets), func(i int, sc *scratch) error {
+	return s.each(ctx, reading, len(targets), func(i int, sc *scratch) error {
 		if err := s.get(&targets[i], sc); err != nil {
 			return fmt.Errorf("disk store %s: get %s: %w", s.o.Path, targets[i].Key, err)
 		}

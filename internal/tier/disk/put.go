@@ -21,7 +21,7 @@ func (s *Store) Put(ctx context.Context, objs []tier.Object) []error {
 		return tier.All(len(objs), err)
 	}
 	put := func(some []int) []error {
-		return s.each(ctx, s.writes, len(some), func(i int, sc *scratch) error { return s.put(ctx, &objs[some[i]], sc) })
+		return s.each(ctx, writing, len(some), func(i int, sc *scratch) error { return s.put(ctx, &objs[some[i]], sc) })
 	}
 	once, again := distinct(objs)
 	errs := make([]error, len(objs))

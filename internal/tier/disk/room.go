@@ -69,11 +69,11 @@ func (s *Store) recycle(r ref) (temp string, err error) {
 	taken := page * uint64(s.index.at(r).pages)
 	s.index.hide(r)
 	s.flights[key] = &flight{done: make(chan struct{})}
-	s.mu.Unlock()
-	killpoint.Hit(killpoint.DiskBeforeUnlink)
-	temp = s.newTemp()
-	err = s.fs.rename(objectPath(key, length), temp)
-	s.mu.Lock()
+	s.unlocked(func() {
+		killpoint.Hit(killpoint.DiskBeforeUnlink)
+		temp = s.newTemp()
+		err = s.fs.rename(objectPath(key, length), temp)
+	})
 	defer s.release(&key)
 	switch {
 	case err == nil:
@@ -101,9 +101,9 @@ func (s *Store) keepFloor(ctx context.Context, n int64) error {
 		return nil
 	}
 	for most, evicted := int64(0), int64(0); ; {
-		s.mu.Unlock()
-		available, _, err := s.fs.free()
-		s.mu.Lock()
+		var available int64
+		var err error
+		s.unlocked(func() { available, _, err = s.fs.free() })
 		if err != nil {
 			err = tier.Passing(fmt.Errorf("free space: %w", err))
 			s.fail(tier.StateFailing, err)
@@ -147,14 +147,21 @@ func (s *Store) evictOrWait(ctx context.Context) (freed int64, err error) {
 	}
 	s.mu.Unlock()
 	defer s.mu.Lock()
-	select {
-	case <-s.scanned:
+	s.world.wait(ctx, s.scanned, s.closing)
+	switch {
+	case over(s.scanned):
 		return 0, nil
-	case <-s.closing:
+	case over(s.closing):
 		return 0, s.closedError()
-	case <-ctx.Done():
-		return 0, ended(ctx)
 	}
+	return 0, ended(ctx)
+}
+
+// unlocked does something for which s.mu, which is held, is given up.
+func (s *Store) unlocked(do func()) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	do()
 }
 
 // evict removes one object. It leaves the index before its file goes, and is counted until
@@ -177,11 +184,11 @@ func (s *Store) evict(r ref) error {
 
 // unlink removes the file of a hidden object that is claimed, and ends the claim. If that
 // fails the object is back. s.mu is held, and given up meanwhile.
-func (s *Store) unlink(r ref, key *tier.Key, length int64) error {
-	s.mu.Unlock()
-	killpoint.Hit(killpoint.DiskBeforeUnlink)
-	err := s.fs.remove(objectPath(*key, length))
-	s.mu.Lock()
+func (s *Store) unlink(r ref, key *tier.Key, length int64) (err error) {
+	s.unlocked(func() {
+		killpoint.Hit(killpoint.DiskBeforeUnlink)
+		err = s.fs.remove(objectPath(*key, length))
+	})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EISDIR) { // no file of ours is there
 		err = nil
 	}
@@ -213,7 +220,7 @@ func (s *Store) Delete(ctx context.Context, keys []tier.Key) []error {
 	if err := s.knowsAll(ctx); err != nil {
 		return tier.All(len(keys), err)
 	}
-	return s.each(ctx, s.writes, len(keys), func(i int, _ *scratch) error { return s.delete(ctx, &keys[i]) })
+	return s.each(ctx, writing, len(keys), func(i int, _ *scratch) error { return s.delete(ctx, &keys[i]) })
 }
 
 func (s *Store) delete(ctx context.Context, key *tier.Key) error {

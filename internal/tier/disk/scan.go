@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-kv/holdfast/internal/killpoint"
@@ -28,15 +27,13 @@ const reportEvery = 10 * time.Second
 // are found, and may be read, as fast as directories can be listed. Then ages, for the order
 // of eviction, and whether a file has the length that its name says.
 func (s *Store) scan(began time.Time) {
-	defer s.calls.Done()
+	defer s.leave()
 	p := &progress{s: s, began: began, said: began}
 	killpoint.Hit(killpoint.DiskBeforeScan)
 	s.clearTemps()
 	s.scanNames(p, s.lookAround())
-	select {
-	case <-s.closing:
+	if over(s.closing) {
 		return
-	default:
 	}
 	close(s.named)
 	s.scanAges(p, uint64(began.UnixNano()))
@@ -135,24 +132,16 @@ func (s *Store) scanNames(p *progress, there []byte) {
 	s.mu.Lock()
 	s.listed = [2]int{0, len(there)}
 	s.mu.Unlock()
-	var g errgroup.Group
-	g.SetLimit(scanners)
-	for _, n := range there {
-		g.Go(func() error {
-			select {
-			case <-s.closing:
-				return nil
-			default:
-			}
-			s.listOrLog(folder(n), func(name string) { s.found(n, name) })
-			s.mu.Lock()
-			s.listed[0]++
-			s.mu.Unlock()
-			p.report()
-			return nil
-		})
-	}
-	_ = g.Wait() // none fails
+	s.world.all(len(there), func(i int) {
+		if over(s.closing) {
+			return
+		}
+		s.listOrLog(folder(there[i]), func(name string) { s.found(there[i], name) })
+		s.mu.Lock()
+		s.listed[0]++
+		s.mu.Unlock()
+		p.report()
+	})
 }
 
 // found enters a file's name into the index.
@@ -203,23 +192,17 @@ func (s *Store) twice(r ref, key *tier.Key, length int64) {
 
 // scanAges learns the last use of every object that was found. Objects put meanwhile have theirs.
 func (s *Store) scanAges(p *progress, newest uint64) {
-	var g errgroup.Group
-	g.SetLimit(scanners)
 	s.mu.Lock()
 	last := s.index.last
 	s.mu.Unlock()
-	for from := ref(1); from <= last; from += batch {
-		g.Go(func() error {
-			select {
-			case <-s.closing:
-			default:
-				s.ageBatch(from, min(from+batch-1, last), newest)
-				p.report()
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // none fails
+	s.world.all(int(last+batch-1)/batch, func(i int) {
+		if over(s.closing) {
+			return
+		}
+		from := ref(1 + i*batch)
+		s.ageBatch(from, min(from+batch-1, last), newest)
+		p.report()
+	})
 }
 
 // aging is one object whose file is asked for its age.

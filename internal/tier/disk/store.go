@@ -113,17 +113,17 @@ type Store struct {
 	dir   *directory // nil in tests with a model of a file system
 	floor int64      // bytes to leave free
 
-	reads, writes chan job
-	workers       sync.WaitGroup
-	calls         sync.WaitGroup // calls in progress; entered under mu
-	closing       chan struct{}
-	named         chan struct{} // closed when all objects on the disk are in the index
-	scanned       chan struct{} // closed when their ages are known, too
-	temps         atomic.Uint64 // number of the last temporary
-	made          folderSet
+	world   world
+	closing chan struct{}
+	quiet   chan struct{} // closed when there are no calls any more, after closing
+	named   chan struct{} // closed when all objects on the disk are in the index
+	scanned chan struct{} // closed when their ages are known, too
+	temps   atomic.Uint64 // number of the last temporary
+	made    folderSet
 
 	mu       sync.Mutex
 	index    *index
+	calls    int // in progress
 	flights  map[tier.Key]*flight
 	inFlight int64 // bytes reserved by writes in progress; the disk may not know of them yet
 	health   health
@@ -136,9 +136,6 @@ type Store struct {
 	aged     int64  // objects whose last use is known
 	closed   bool
 }
-
-// job is a piece of work for a worker.
-type job func(*scratch)
 
 // litter is an unfinished file that could not be removed, with what it takes of the disk.
 type litter struct {
@@ -171,7 +168,7 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("disk store: %w", err), dir.unlock())
 	}
-	s, err := start(o, fs, dir)
+	s, err := start(o, fs, dir, newThreads(o.QueueDepth))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("disk store %s: %w", o.Path, err), fs.close(), dir.unlock())
 	}
@@ -201,10 +198,11 @@ func (o *Options) openFS() (fs *osFS, how string, err error) {
 	return fs, "O_DIRECT", nil
 }
 
-// start starts a store on a file system. o is complete.
-func start(o Options, fs fileSystem, dir *directory) (*Store, error) {
+// start starts a store on a file system, which works in a world. o is complete.
+func start(o Options, fs fileSystem, dir *directory, w world) (*Store, error) {
 	_, total, err := fs.free()
 	if err != nil {
+		w.close()
 		return nil, err
 	}
 	floor := max(o.ReserveFree, 0)
@@ -212,9 +210,8 @@ func start(o Options, fs fileSystem, dir *directory) (*Store, error) {
 		floor = min(defaultReserve, total/50)
 	}
 	s := &Store{
-		o: o, log: o.Log, fs: fs, dir: dir, floor: floor,
-		reads: make(chan job), writes: make(chan job),
-		closing: make(chan struct{}), named: make(chan struct{}), scanned: make(chan struct{}),
+		o: o, log: o.Log, fs: fs, dir: dir, floor: floor, world: w,
+		closing: make(chan struct{}), quiet: make(chan struct{}), named: make(chan struct{}), scanned: make(chan struct{}),
 		index: newIndex(o.LimitBytes), flights: make(map[tier.Key]*flight),
 	}
 	began := o.Now()
@@ -222,21 +219,9 @@ func start(o Options, fs fileSystem, dir *directory) (*Store, error) {
 	if err := s.tryWrite(); err != nil {
 		_ = s.failed(err) // it is said, and tried again
 	}
-	for range o.QueueDepth {
-		s.workers.Go(func() { work(s.reads) })
-		s.workers.Go(func() { work(s.writes) })
-	}
-	s.calls.Add(1)
-	s.workers.Go(func() { s.scan(began) })
+	s.calls++
+	w.spawn(func() { s.scan(began) })
 	return s, nil
-}
-
-// work does jobs until there are no more.
-func work(jobs <-chan job) {
-	sc := newScratch()
-	for do := range jobs {
-		do(sc)
-	}
 }
 
 // enter begins a call; false if the store is closed.
@@ -244,20 +229,35 @@ func (s *Store) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.calls.Add(1)
+		s.calls++
 	}
 	return !s.closed
+}
+
+// leave ends a call.
+func (s *Store) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls--
+	s.tellQuiet()
+}
+
+// tellQuiet says that the store is closed and has no calls, if it is so; s.mu is held.
+func (s *Store) tellQuiet() {
+	if s.closed && s.calls == 0 {
+		close(s.quiet)
+	}
 }
 
 func (s *Store) closedError() error { return fmt.Errorf("disk store %s: %w", s.o.Path, tier.ErrClosed) }
 
 // each does n pieces of a call in the workers and returns when all have ended. Pieces that no
 // worker has taken when the context ends are not done.
-func (s *Store) each(ctx context.Context, jobs chan<- job, n int, do func(i int, sc *scratch) error) []error {
+func (s *Store) each(ctx context.Context, l lane, n int, do func(i int, sc *scratch) error) []error {
 	if !s.enter() {
 		return tier.All(n, s.closedError())
 	}
-	defer s.calls.Done()
+	defer s.leave()
 	errs := make([]error, n)
 	var pieces sync.WaitGroup
 	for i := range n {
@@ -266,12 +266,8 @@ func (s *Store) each(ctx context.Context, jobs chan<- job, n int, do func(i int,
 			defer pieces.Done()
 			errs[i] = do(i, sc)
 		}
-		if ended(ctx) == nil {
-			select {
-			case jobs <- piece:
-				continue
-			case <-ctx.Done():
-			}
+		if ended(ctx) == nil && s.world.give(ctx, l, piece) {
+			continue
 		}
 		errs[i] = ended(ctx)
 		pieces.Done()
@@ -292,19 +288,16 @@ func ended(ctx context.Context) error {
 // the start. Who changes or lists objects must know them all: an object that is there is not
 // put again, a deleted one does not come back, and the limit counts what is not known yet.
 func (s *Store) knowsAll(ctx context.Context) error {
-	select {
-	case <-s.named:
-		return nil
-	default:
+	if !over(s.named) {
+		s.world.wait(ctx, s.named, s.closing)
 	}
-	select {
-	case <-s.named:
+	switch {
+	case over(s.named):
 		return nil
-	case <-s.closing:
+	case over(s.closing):
 		return s.closedError()
-	case <-ctx.Done():
-		return ended(ctx)
 	}
+	return ended(ctx)
 }
 
 // claim waits until nobody changes the object's file. Then, under the lock, take decides: if
@@ -323,9 +316,7 @@ func (s *Store) claim(ctx context.Context, key *tier.Key, take func() bool) (tak
 			return taken, nil
 		}
 		s.mu.Unlock()
-		select {
-		case <-f.done:
-		case <-ctx.Done():
+		if s.world.wait(ctx, f.done, nil); !over(f.done) {
 			return false, ended(ctx)
 		}
 	}
@@ -394,15 +385,14 @@ func (s *Store) Close() error {
 	if first {
 		s.closed = true
 		close(s.closing)
+		s.tellQuiet()
 	}
 	s.mu.Unlock()
-	s.calls.Wait()
+	s.world.wait(context.Background(), s.quiet, nil)
 	if !first {
 		return nil
 	}
-	close(s.reads)
-	close(s.writes)
-	s.workers.Wait()
+	s.world.close()
 	err := s.fs.close()
 	if s.dir != nil {
 		err = errors.Join(err, s.dir.unlock())

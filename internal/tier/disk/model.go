@@ -2,32 +2,39 @@ package disk
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/holdfast-kv/holdfast/internal/tier"
 )
 
 // sector is what a disk writes as a whole.
 const sector = 512
 
-// crashFS is a model of a file system at a power failure: of what was not synced, any subset
+// Model is a model of a file system at a power failure: of what was not synced, any subset
 // survives. Names and bytes are independent: a file can have its new name and none of its
 // bytes, be under both of its names or under neither, and miss any of its sectors.
-type crashFS struct {
-	mu      sync.Mutex
+// It is for tests and simulations (OpenModel).
+type Model struct {
+	halt    func()             // called before every operation and within a write; others may go on
+	mu      sync.Mutex         // not held in a halt
 	names   map[string]*node   // as programs see it
 	durable map[string]*node   // as the disk has it
 	pending map[string][]*node // by name: what it was since its directory was synced; nil = nothing
 	left    int                // operations until everything fails; negative = never
 	clock   int64
 }
+
+// Random decides what survives a power failure. What it gives is of [0, n); 0 is that nothing does that
+// was not synced.
+type Random interface{ IntN(n int) int }
 
 // node is a file.
 type node struct {
@@ -41,12 +48,20 @@ type write struct {
 	data []byte // nil: the file became this long
 }
 
-func newCrashFS() *crashFS {
-	return &crashFS{names: make(map[string]*node), durable: make(map[string]*node), pending: make(map[string][]*node), left: -1}
+// NewModel returns an empty file system.
+func NewModel() *Model {
+	return &Model{halt: func() {}, names: make(map[string]*node), durable: make(map[string]*node), pending: make(map[string][]*node), left: -1}
+}
+
+// begin begins an operation: it takes mu, and fails if the power has failed.
+func (fs *Model) begin() error {
+	fs.halt()
+	fs.mu.Lock()
+	return fs.step()
 }
 
 // step is called, with mu taken, by every operation.
-func (fs *crashFS) step() error {
+func (fs *Model) step() error {
 	if fs.left == 0 {
 		return unix.EIO
 	}
@@ -55,17 +70,19 @@ func (fs *crashFS) step() error {
 }
 
 // dieAfter makes all operations fail after some more.
-func (fs *crashFS) dieAfter(operations int) {
+func (fs *Model) dieAfter(operations int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	fs.left = operations
 }
 
-// crash returns what a disk may have after a power failure now.
-func (fs *crashFS) crash(random *rand.Rand) *crashFS {
+// PowerFailure returns what a disk may have after a power failure now. The file system that there was
+// fails from now on.
+func (fs *Model) PowerFailure(random Random) *Model {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	after := newCrashFS()
+	fs.left = 0
+	after := NewModel()
 	after.clock = fs.clock
 	contents := make(map[*node]*node)
 	all := maps.Clone(fs.durable)
@@ -94,7 +111,7 @@ func (fs *crashFS) crash(random *rand.Rand) *crashFS {
 	return after
 }
 
-func (n *node) crash(random *rand.Rand) *node {
+func (n *node) crash(random Random) *node {
 	data := bytes.Clone(n.durable)
 	grow := func(to int64) {
 		if int64(len(data)) < to {
@@ -121,7 +138,7 @@ func (n *node) crash(random *rand.Rand) *node {
 }
 
 // set gives a name to a file, or takes it away.
-func (fs *crashFS) set(name string, n *node) {
+func (fs *Model) set(name string, n *node) {
 	if n == nil {
 		delete(fs.names, name)
 	} else {
@@ -130,10 +147,10 @@ func (fs *crashFS) set(name string, n *node) {
 	fs.pending[name] = append(fs.pending[name], n)
 }
 
-func (fs *crashFS) create(name string) (file, error) {
-	fs.mu.Lock()
+func (fs *Model) create(name string) (file, error) {
+	err := fs.begin()
 	defer fs.mu.Unlock()
-	if err := fs.step(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if fs.names[name] != nil {
@@ -142,28 +159,28 @@ func (fs *crashFS) create(name string) (file, error) {
 	fs.clock++
 	n := &node{made: fs.clock}
 	fs.set(name, n)
-	return &crashFile{fs, n}, nil
+	return &modelFile{fs, n}, nil
 }
 
-func (fs *crashFS) reopen(name string) (file, error) { return fs.open(name) }
+func (fs *Model) reopen(name string) (file, error) { return fs.open(name) }
 
-func (fs *crashFS) open(name string) (file, error) {
-	fs.mu.Lock()
+func (fs *Model) open(name string) (file, error) {
+	err := fs.begin()
 	defer fs.mu.Unlock()
-	if err := fs.step(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	n := fs.names[name]
 	if n == nil {
 		return nil, unix.ENOENT
 	}
-	return &crashFile{fs, n}, nil
+	return &modelFile{fs, n}, nil
 }
 
-func (fs *crashFS) rename(from, to string) error {
-	fs.mu.Lock()
+func (fs *Model) rename(from, to string) error {
+	err := fs.begin()
 	defer fs.mu.Unlock()
-	if err := fs.step(); err != nil {
+	if err != nil {
 		return err
 	}
 	n := fs.names[from]
@@ -176,12 +193,13 @@ func (fs *crashFS) rename(from, to string) error {
 }
 
 // missing reports whether the directory that a name is in is not there.
-func (fs *crashFS) missing(name string) bool {
+func (fs *Model) missing(name string) bool {
 	dir := path.Dir(name)
 	return dir != tempDir && dir != objectsDir && fs.names[dir] == nil
 }
 
-func (fs *crashFS) mkdir(name string) error {
+// mkdir does not halt, nor does syncDir of what has directories: a lock is held meanwhile (folderSet).
+func (fs *Model) mkdir(name string) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if err := fs.step(); err != nil {
@@ -194,10 +212,10 @@ func (fs *crashFS) mkdir(name string) error {
 	return nil
 }
 
-func (fs *crashFS) remove(name string) error {
-	fs.mu.Lock()
+func (fs *Model) remove(name string) error {
+	err := fs.begin()
 	defer fs.mu.Unlock()
-	if err := fs.step(); err != nil {
+	if err != nil {
 		return err
 	}
 	if fs.names[name] == nil {
@@ -207,7 +225,10 @@ func (fs *crashFS) remove(name string) error {
 	return nil
 }
 
-func (fs *crashFS) syncDir(dir string) error {
+func (fs *Model) syncDir(dir string) error {
+	if dir != objectsDir {
+		fs.halt()
+	}
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	if err := fs.step(); err != nil {
@@ -226,25 +247,39 @@ func (fs *crashFS) syncDir(dir string) error {
 	return nil
 }
 
-func (fs *crashFS) list(dir string, f func(string)) error {
-	fs.mu.Lock()
-	var names []string
+// below returns the names in a directory.
+func (fs *Model) below(dir string) (names []string, err error) {
+	err = fs.begin()
+	defer fs.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	for name := range fs.names {
 		if path.Dir(name) == dir {
 			names = append(names, path.Base(name))
 		}
 	}
-	fs.mu.Unlock()
 	slices.Sort(names)
+	return names, nil
+}
+
+func (fs *Model) list(dir string, f func(string)) error {
+	names, err := fs.below(dir)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
 		f(name)
 	}
 	return nil
 }
 
-func (fs *crashFS) stat(name string) (info, error) {
-	fs.mu.Lock()
+func (fs *Model) stat(name string) (info, error) {
+	err := fs.begin()
 	defer fs.mu.Unlock()
+	if err != nil {
+		return info{}, err
+	}
 	n := fs.names[name]
 	if n == nil {
 		return info{}, unix.ENOENT
@@ -257,37 +292,75 @@ func (n *node) info() info {
 	return info{size: size, taken: page * pages(size), used: time.Unix(n.made, 0), plain: true}
 }
 
-func (fs *crashFS) free() (int64, int64, error) { return 1 << 40, 1 << 41, nil }
-func (fs *crashFS) direct() bool                { return true }
-func (fs *crashFS) close() error                { return nil }
+func (fs *Model) free() (int64, int64, error) { return 1 << 40, 1 << 41, nil }
+func (fs *Model) direct() bool                { return false }
+func (fs *Model) close() error                { return nil }
 
-// temporaries counts the files in tmp.
-func (fs *crashFS) temporaries() (n int) {
+// Taken is what all files take of the disk now.
+func (fs *Model) Taken() (bytes int64) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for name := range fs.names {
-		if strings.HasPrefix(name, tempDir+"/") {
-			n++
-		}
+	for _, n := range fs.names {
+		bytes += n.info().taken
 	}
-	return n
+	return bytes
 }
 
-type crashFile struct {
-	fs *crashFS
+// Holds reports whether the object has a file.
+func (fs *Model) Holds(key tier.Key, length int64) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.names[objectPath(key, length)] != nil
+}
+
+// Check compares a store that works on the file system, and that nothing uses, with its files.
+func (fs *Model) Check(s *Store) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if !s.loaded || len(s.flights) > 0 || s.inFlight != 0 || len(s.litter) > 0 {
+		return fmt.Errorf("loaded %t; %d changes in progress, %d bytes in flight, %d files to be removed", s.loaded, len(s.flights), s.inFlight, len(s.litter))
+	}
+	files := int64(0)
+	for name, n := range fs.names {
+		switch path.Dir(name) {
+		case objectsDir:
+			continue
+		case tempDir:
+			return fmt.Errorf("%s is left", name)
+		}
+		files++
+		key, length, err := parseName(path.Base(name))
+		if err != nil {
+			return err
+		}
+		r := s.index.find(&key)
+		if r == 0 || s.index.at(r).length != length || page*int64(s.index.at(r).pages) != n.info().taken {
+			return fmt.Errorf("the index has %s otherwise", name)
+		}
+	}
+	if files != s.index.count {
+		return fmt.Errorf("%d files, %d objects in the index", files, s.index.count)
+	}
+	return s.index.check(0)
+}
+
+type modelFile struct {
+	fs *Model
 	n  *node
 }
 
-func (f *crashFile) grow(to int64) {
+func (f *modelFile) grow(to int64) {
 	if int64(len(f.n.now)) < to {
 		f.n.now = append(f.n.now, make([]byte, to-int64(len(f.n.now)))...)
 	}
 }
 
-func (f *crashFile) allocate(n int64) error {
-	f.fs.mu.Lock()
+func (f *modelFile) allocate(n int64) error {
+	err := f.fs.begin()
 	defer f.fs.mu.Unlock()
-	if err := f.fs.step(); err != nil {
+	if err != nil {
 		return err
 	}
 	f.grow(n)
@@ -295,25 +368,32 @@ func (f *crashFile) allocate(n int64) error {
 	return nil
 }
 
-func (f *crashFile) write(pieces [][]byte, at int64) error {
-	f.fs.mu.Lock()
-	defer f.fs.mu.Unlock()
+func (f *modelFile) write(pieces [][]byte, at int64) error {
 	for _, p := range pieces {
-		if err := f.fs.step(); err != nil {
+		if err := f.writeOne(p, at); err != nil {
 			return err
 		}
-		f.grow(at + int64(len(p)))
-		copy(f.n.now[at:], p)
-		f.n.writes = append(f.n.writes, write{at, bytes.Clone(p)})
 		at += int64(len(p))
 	}
 	return nil
 }
 
-func (f *crashFile) read(pieces [][]byte, at int64) error {
-	f.fs.mu.Lock()
+func (f *modelFile) writeOne(p []byte, at int64) error {
+	err := f.fs.begin()
 	defer f.fs.mu.Unlock()
-	if err := f.fs.step(); err != nil {
+	if err != nil {
+		return err
+	}
+	f.grow(at + int64(len(p)))
+	copy(f.n.now[at:], p)
+	f.n.writes = append(f.n.writes, write{at, bytes.Clone(p)})
+	return nil
+}
+
+func (f *modelFile) read(pieces [][]byte, at int64) error {
+	err := f.fs.begin()
+	defer f.fs.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	for _, p := range pieces {
@@ -325,22 +405,22 @@ func (f *crashFile) read(pieces [][]byte, at int64) error {
 	return nil
 }
 
-func (f *crashFile) sync() error {
-	f.fs.mu.Lock()
+func (f *modelFile) sync() error {
+	err := f.fs.begin()
 	defer f.fs.mu.Unlock()
-	if err := f.fs.step(); err != nil {
+	if err != nil {
 		return err
 	}
 	f.n.durable, f.n.writes = bytes.Clone(f.n.now), nil
 	return nil
 }
 
-func (f *crashFile) stat() (info, error) {
-	f.fs.mu.Lock()
+func (f *modelFile) stat() (info, error) {
+	err := f.fs.begin()
 	defer f.fs.mu.Unlock()
-	return f.n.info(), f.fs.step()
+	return f.n.info(), err
 }
 
-func (f *crashFile) touch(time.Time) error { return nil }
-func (f *crashFile) drop()                 {}
-func (f *crashFile) close() error          { return nil }
+func (f *modelFile) touch(time.Time) error { return nil }
+func (f *modelFile) drop()                 {}
+func (f *modelFile) close() error          { return nil }
