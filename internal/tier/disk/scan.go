@@ -137,11 +137,23 @@ func (s *Store) scanNames(p *progress, there []byte) {
 			return
 		}
 		s.listOrLog(folder(there[i]), func(name string) { s.found(there[i], name) })
+		s.keepNames(folder(there[i]))
 		s.mu.Lock()
 		s.listed[0]++
 		s.mu.Unlock()
 		p.report()
 	})
+}
+
+// keepNames makes the names in a directory durable, if that is promised of what is acknowledged: a put of an object
+// that is there is. An earlier life may have ended between a name and that.
+func (s *Store) keepNames(dir string) {
+	if s.o.Sync != SyncFull {
+		return
+	}
+	if err := s.fs.syncDir(dir); err != nil {
+		s.log.Warn("disk store cannot make names durable that an earlier life has left", "path", s.o.Path, "directory", dir, "error", err)
+	}
 }
 
 // found enters a file's name into the index.
