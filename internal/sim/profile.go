@@ -66,6 +66,7 @@ const (
 	faultDeaf                 // a call of a tier takes long, whatever its context says
 	faultLate                 // a deadline of the cache passes
 	faultClear                // memory and tiers are cleared
+	faultPower                // the power of a disk fails
 	faultLost                 // an answer of a rank never arrives
 	faultSilent               // a rank stops answering
 	faultDevice               // an operation fails and with it the device
@@ -78,14 +79,14 @@ const provableFaults = faultLost
 var faultNames = [faults]string{
 	"event", "enqueue", "query", "memory", "prepare", "commit", "abort", "begin-load", "end-load", "lookup", "unpin",
 	"corrupt", "clock", "close", "restart",
-	"tier", "tier-loss", "tier-corrupt", "tier-deaf", "tier-late", "clear", "lost", "silent", "device",
+	"tier", "tier-loss", "tier-corrupt", "tier-deaf", "tier-late", "clear", "power", "lost", "silent", "device",
 }
 
 // rates say once in how many chances a fault of a class happens.
 var rates = [faults]int{
 	faultEvent: 40, faultEnqueue: 60, faultQuery: 60, faultMemory: 40, faultPrepare: 12, faultCommit: 10, faultAbort: 4,
 	faultBegin: 8, faultEnd: 10, faultLookup: 8, faultUnpin: 6, faultCorrupt: 50, faultClock: 60, faultClose: 300, faultRestart: 25,
-	faultTier: 25, faultLose: 8, faultFlip: 8, faultDeaf: 8, faultLate: 3, faultClear: 40,
+	faultTier: 25, faultLose: 8, faultFlip: 8, faultDeaf: 8, faultLate: 3, faultClear: 40, faultPower: 40,
 	faultLost: 60, faultSilent: 150, faultDevice: 1500,
 }
 

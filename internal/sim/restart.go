@@ -76,6 +76,9 @@ func (s *sim) serve() error {
 	}
 	s.cache = c
 	s.life++
+	if s.tiers.disk != nil {
+		s.tiers.disk.open()
+	}
 	s.local, err = store.Over(c.Cache, s.memory, store.LocalConfig{
 		Model: "sim", World: s.ranks(), ChunkSize: s.chunk, ChunkBytes: int64(planes * s.chunk * tokenBytes),
 		Session: s.session(),
@@ -118,6 +121,9 @@ func (s *sim) restart() {
 		s.violate("adoption", "%v", err)
 	}
 	s.tiers.survive()
+	if d := s.tiers.disk; d != nil && s.hit(faultPower) {
+		d.powerFails()
+	}
 	for _, u := range s.order {
 		u.served = false
 	}

@@ -41,6 +41,8 @@ var within = map[sabotage.Switch]int{
 	sabotage.TierServeBeforeLoad:       600,
 	sabotage.TierAnswerBeforeDone:      20,
 	sabotage.TierClearUnfenced:         180,
+	sabotage.DiskPublishBeforeSync:     300,
+	sabotage.DiskCapAfterWrite:         300,
 	sabotage.AdoptUnverified:           200,
 	sabotage.AdoptFreesReserved:        40,
 	sabotage.AdoptForgetsReaders:       200,

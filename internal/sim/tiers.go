@@ -15,6 +15,7 @@ import (
 // tiers are the second-level stores of a run, and what their objects must be.
 type tiers struct {
 	stores  []*tierStore
+	disk    *diskTier    // over one of them; nil: none
 	config  cache.Config // what the seed says of checksums and moves
 	model   map[tier.Key]content
 	clears  int // of the cache, that were carried out
@@ -82,6 +83,9 @@ func (s *sim) drawTiers() {
 		if t.indexed {
 			of.Store = indexedStore{store}
 		}
+		if n == 0 && c.IntN(4) == 3 {
+			of.Store = s.drawDisk(store)
+		}
 		t.config.Tiers = append(t.config.Tiers, of)
 	}
 	if len(t.stores) > 0 {
@@ -112,6 +116,9 @@ func (s *sim) disturbCache() {
 			s.note("tier %d: a byte changes", t.n)
 		}
 	}
+	if s.tiers.disk != nil && s.hit(faultPower) {
+		s.tiers.disk.fail()
+	}
 	if s.hit(faultClear) {
 		s.note("everything is to be cleared")
 		s.cache.Start(func() {
@@ -132,6 +139,9 @@ func (t *tiers) survive() {
 		for _, k := range store.list {
 			k.clear = t.clears
 		}
+	}
+	if t.disk != nil {
+		t.disk.survive()
 	}
 }
 
@@ -168,6 +178,9 @@ func (s *sim) checkTiers(st *cache.Stats) {
 	if busy > 0 {
 		s.violate("leak", "the cache is at work at the end: %d tasks, %d timers, %d lookups, %d puts; %+v",
 			s.cache.Tasks(), s.cache.Timers(), st.Prefetches, st.PutObjects, st.Tiers)
+	}
+	if s.tiers.disk != nil {
+		s.tiers.disk.finish()
 	}
 }
 
@@ -228,22 +241,28 @@ func (s *sim) slotOf(mem []byte) *slotUse {
 	return u
 }
 
-// Put reads no memory that changes meanwhile, and gets what was committed with its own checksum.
-func (t *tierStore) Put(ctx context.Context, objs []tier.Object) []error {
-	s, clears := t.sim, t.sim.tiers.clears
-	slots := make([]*slotUse, len(objs))
+// lend notes the slots that a put reads, until they are given back.
+func (t *tierStore) lend(objs []tier.Object) (slots []*slotUse, giveBack func()) {
+	slots = make([]*slotUse, len(objs))
 	for i := range objs {
-		slots[i] = s.slotOf(objs[i].Mem)
+		slots[i] = t.sim.slotOf(objs[i].Mem)
 		if u := slots[i]; u.writer != nil || u.gets > 0 {
-			s.violate("slot in use", "tier %d: a slot that is being written is put", t.n)
+			t.sim.violate("slot in use", "tier %d: a slot that is being written is put", t.n)
 		}
 		slots[i].puts++
 	}
-	defer func() {
+	return slots, func() {
 		for _, u := range slots {
 			u.puts--
 		}
-	}()
+	}
+}
+
+// Put reads no memory that changes meanwhile, and gets what was committed with its own checksum.
+func (t *tierStore) Put(ctx context.Context, objs []tier.Object) []error {
+	s, clears := t.sim, t.sim.tiers.clears
+	slots, giveBack := t.lend(objs)
+	defer giveBack()
 	c := t.begin(ctx, "put", len(objs))
 	errs := make([]error, len(objs))
 	if err := c.err(); err != nil {
@@ -326,30 +345,35 @@ func (t *tierStore) remove(k *kept) {
 	}
 }
 
-// Get demands that the memory is its own until it returns.
-func (t *tierStore) Get(ctx context.Context, targets []tier.Target) []error {
-	s, clears := t.sim, t.sim.tiers.clears
-	slots := make([]*slotUse, len(targets))
+// fill notes the slots that a get writes, until they are given back.
+func (c *call) fill(targets []tier.Target) (slots []*slotUse, giveBack func()) {
+	s := c.sim
+	slots = make([]*slotUse, len(targets))
 	for i := range targets {
 		u := s.slotOf(targets[i].Mem)
 		if u.busy() {
-			s.violate("slot in use", "tier %d: a slot is to be loaded: %v", t.n, u)
+			s.violate("slot in use", "tier %d: a slot is to be loaded: %v", c.n, u)
 		}
 		u.gets++
 		u.prefixes, u.spoiled, u.fetched = nil, false, true
 		slots[i] = u
-	}
-	c := &call{tierStore: t, ctx: ctx}
-	for i := range targets {
 		c.keys = append(c.keys, targets[i].Key)
 	}
 	s.tiers.gets = append(s.tiers.gets, c)
-	defer func() {
+	return slots, func() {
 		s.tiers.gets = slices.DeleteFunc(s.tiers.gets, func(o *call) bool { return o == c })
 		for _, u := range slots {
 			u.gets--
 		}
-	}()
+	}
+}
+
+// Get demands that the memory is its own until it returns.
+func (t *tierStore) Get(ctx context.Context, targets []tier.Target) []error {
+	s, clears := t.sim, t.sim.tiers.clears
+	c := &call{tierStore: t, ctx: ctx}
+	slots, giveBack := c.fill(targets)
+	defer giveBack()
 	c.begin("get", len(targets))
 	errs := make([]error, len(targets))
 	for i := range targets {
