@@ -10,6 +10,9 @@
 // goes on step by step among everything else, and its deadlines pass when the seed says so. Now and then
 // everything is cleared, and nothing of before may come back.
 //
+// In some runs one of the stores is the project's own on a disk, over a model of a file system whose power fails: what
+// comes of that is right or not there, what was promised to survive has, and no limit is ever passed.
+//
 // In some runs the store is a server's: it is killed between any two actions, and the next one takes
 // over its memory, while the copies of the ranks go on. What was settled must be served again, as it
 // was or not at all; and until it is true that a rank has ended what it had begun in an earlier life,

@@ -9,5 +9,6 @@
 // The package has three parts. index is the state machine: which objects are there, which
 // goes next, what is reserved; without locks, clocks or I/O. fileSystem is what the store
 // needs of a file system, small enough that a model of a crash can stand in for it. Store is
-// the shell: a bounded number of workers that read and write, and one lock around the index.
+// the shell: a bounded number of workers that read and write, and one lock around the index. What
+// it does at the same time and what it waits for is a world's: goroutines, or steps of a simulation (OpenModel).
 package disk

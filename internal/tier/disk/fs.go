@@ -4,7 +4,7 @@ import "time"
 
 // fileSystem is what a store needs of a file system. Names are relative to the store's
 // directory. Errors are those of the system (unix.Errno, wrapped or not). Two implementations:
-// the real one, and in tests a model that loses what was not synced.
+// the real one, and for tests and simulations a model that loses what was not synced (Model).
 type fileSystem interface {
 	// create makes a file that is not there, for writing.
 	create(name string) (file, error)
