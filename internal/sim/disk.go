@@ -141,7 +141,7 @@ func (d *diskTier) Put(ctx context.Context, objs []tier.Object) []error {
 			s.checkPut(&objs[i], u, objs[i].Mem)
 		}
 	}
-	errs := d.store.Put(c.within(), objs)
+	errs := d.store.Put(c.heard(), objs)
 	for i, err := range errs {
 		if err != nil {
 			continue
@@ -170,7 +170,7 @@ func (d *diskTier) Get(ctx context.Context, targets []tier.Target) []error {
 	if err := c.err(); err != nil {
 		return tier.All(len(targets), err)
 	}
-	errs := d.store.Get(c.within(), targets)
+	errs := d.store.Get(c.heard(), targets)
 	for i, u := range slots {
 		if errs[i] != nil {
 			continue
@@ -194,8 +194,8 @@ func (d *diskTier) Get(ctx context.Context, targets []tier.Target) []error {
 	return errs
 }
 
-// within is the context of the disk's part of a call.
-func (c *call) within() context.Context {
+// heard is the context as a call hears it.
+func (c *call) heard() context.Context {
 	if c.deaf {
 		return context.WithoutCancel(c.ctx)
 	}
@@ -208,7 +208,7 @@ func (d *diskTier) Exists(ctx context.Context, keys []tier.Key) ([]bool, error) 
 	if err := c.err(); err != nil {
 		return nil, err
 	}
-	return d.store.Exists(c.within(), keys)
+	return d.store.Exists(c.heard(), keys)
 }
 
 // Delete implements tier.Store.
@@ -217,7 +217,7 @@ func (d *diskTier) Delete(ctx context.Context, keys []tier.Key) []error {
 	if err := c.err(); err != nil {
 		return tier.All(len(keys), err)
 	}
-	return d.store.Delete(c.within(), keys)
+	return d.store.Delete(c.heard(), keys)
 }
 
 // List implements tier.Store.
@@ -226,7 +226,7 @@ func (d *diskTier) List(ctx context.Context, cursor string, limit int) (entries 
 	if err := c.err(); err != nil {
 		return nil, "", err
 	}
-	return d.store.List(c.within(), cursor, min(limit, 4+d.sim.choices.IntN(60)))
+	return d.store.List(c.heard(), cursor, min(limit, 4+d.sim.choices.IntN(60)))
 }
 
 // Status implements tier.Store.
