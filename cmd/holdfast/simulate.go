@@ -33,7 +33,7 @@ func simulateCommand() *cobra.Command {
 		Use:   "simulate",
 		Short: "Search the connector for defects with seeded runs and injected faults",
 		Long: `Run the connector against a simulated engine: the scheduler half, the worker half of each rank, a software device and a
-cache with second-level stores, in some runs a disk whose power fails, on one thread and under a virtual clock. A seed
+cache with second-level stores, in some runs a disk whose power fails or an S3 bucket, on one thread and under a virtual clock. A seed
 decides the requests, the order in which lanes, streams and the cache's tasks go on, which calls fail, and when the
 cache's server is killed and another one takes over its memory. After every step the books
 of all parts are recounted, and every byte that is loaded, stored or computed on is compared with what it must be.

@@ -8,7 +8,9 @@
 // Behind the cache there are none to two second-level stores that fail in part, lose and damage
 // what they keep, and take long whatever their contexts say. What the cache does in the background
 // goes on step by step among everything else, and its deadlines pass when the seed says so. Now and then
-// everything is cleared, and nothing of before may come back.
+// everything is cleared, and nothing of before may come back. Some of these stores are the
+// project's own S3 store before a bucket that answers its requests in place: a poor one, which shows what has
+// come of an upload that is cut, unless a sum forbids it, and reads uploads for a while after its reply.
 //
 // In some runs one of the stores is the project's own on a disk, over a model of a file system whose power fails: what
 // comes of that is right or not there, what was promised to survive has, and no limit is ever passed.

@@ -40,6 +40,7 @@ type Result struct {
 	Indexed  bool      // they know what they hold without being asked
 	Put      uint64    // objects that tiers took
 	Fetched  uint64    // objects that were loaded from them
+	S3       [2]uint64 // objects put and loaded by tiers that are the project's own S3 store
 	Cleared  int       // times that memory and tiers were cleared
 	Stopped  bool      // the engine was stopped, as it must after some faults
 	Failure  *Failure  // nil: all oracles are content
@@ -88,6 +89,6 @@ func (s *sim) result() Result {
 	return Result{
 		Script: s.script, Steps: s.step, Actions: s.actions, Digest: s.digest, Requests: s.arrived, Injected: s.count,
 		Stored: s.stored, Loaded: s.loaded, Saves: s.saves, Loads: s.loads, Stopped: s.stopped, Complete: s.complete, Direct: s.direct,
-		Tiers: len(s.tiers.stores), Indexed: s.tiers.indexed, Put: s.tiers.put, Fetched: s.tiers.fetched, Cleared: s.tiers.clears,
+		Tiers: len(s.tiers.stores), Indexed: s.tiers.indexed, Put: s.tiers.put, Fetched: s.tiers.fetched, S3: s.tiers.s3, Cleared: s.tiers.clears,
 	}
 }

@@ -41,6 +41,7 @@ func TestOraclesAreContent(t *testing.T) {
 					of.Put, of.Fetched = of.Put+r.Put, of.Fetched+r.Fetched
 					tiered[r.Indexed] = of
 				}
+				sum.S3[0], sum.S3[1] = sum.S3[0]+r.S3[0], sum.S3[1]+r.S3[1]
 				sum.Cleared += r.Cleared
 				for f, n := range r.Injected {
 					sum.Injected[f] += n
@@ -68,6 +69,10 @@ func TestOraclesAreContent(t *testing.T) {
 				if (of.Put == 0 || of.Fetched == 0) && !invariant.Enabled {
 					t.Errorf("asked in place %v, tiers took %d objects and gave %d", indexed, of.Put, of.Fetched)
 				}
+			}
+			t.Logf("S3: %d objects put, %d loaded", sum.S3[0], sum.S3[1])
+			if slices.Contains(sum.S3[:], 0) && !invariant.Enabled {
+				t.Errorf("the S3 store took %d objects and gave %d", sum.S3[0], sum.S3[1])
 			}
 			if (sum.Cleared > 0) != (profile != NoFaults) && !invariant.Enabled {
 				t.Errorf("everything was cleared %d times", sum.Cleared)

@@ -25,6 +25,7 @@ type tiers struct {
 	asleep  bool                // the task that was let go on is deaf, and does nothing yet
 	put     uint64
 	fetched uint64
+	s3      [2]uint64 // of these, by the project's own S3 store
 }
 
 // content is what an object must be.
@@ -80,11 +81,13 @@ func (s *sim) drawTiers() {
 		store := &tierStore{sim: s, n: n, room: s.ranks() * (8 + c.IntN(100)), index: make(map[tier.Key]*kept)}
 		t.stores = append(t.stores, store)
 		of := cache.Tier{Name: strconv.Itoa(n), Store: store, Putters: 1 + c.IntN(3)}
-		if t.indexed {
-			of.Store = indexedStore{store}
-		}
-		if n == 0 && c.IntN(4) == 3 {
+		switch kind := c.IntN(8); {
+		case kind == 7:
+			of.Store = s.newS3(store)
+		case kind >= 5 && n == 0: // there is one disk at most
 			of.Store = s.drawDisk(store)
+		case t.indexed:
+			of.Store = indexedStore{store}
 		}
 		t.config.Tiers = append(t.config.Tiers, of)
 	}

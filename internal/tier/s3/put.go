@@ -53,6 +53,12 @@ func (s *Store) Put(ctx context.Context, objs []tier.Object) []error {
 // each does something for n objects, as many at once as there are connections.
 func (s *Store) each(n int, do func(i int) error) []error {
 	errs := make([]error, n)
+	if s.inline {
+		for i := range errs {
+			errs[i] = do(i)
+		}
+		return errs
+	}
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range min(n, s.o.Connections) {

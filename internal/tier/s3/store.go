@@ -19,10 +19,11 @@ import (
 type Store struct {
 	o         Options
 	client    *minio.Core
-	transport *http.Transport
+	transport *http.Transport // nil in simulations
 	health    *remote.Health
 	open      remote.Calls
-	check     *remote.Attempts
+	check     *remote.Attempts // nil in simulations
+	inline    bool             // objects follow one another on the caller's goroutine
 
 	lanes  chan struct{} // one token per object on its way
 	asides chan struct{} // one token per short request
@@ -51,8 +52,7 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
-	s := &Store{o: o, health: remote.NewHealth(o.Log), lanes: make(chan struct{}, o.Connections), asides: make(chan struct{}, o.Connections)}
-	s.transport = &http.Transport{
+	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: min(o.Timeout, 10*time.Second), KeepAlive: 15 * time.Second}).DialContext,
 		TLSClientConfig:       config,
@@ -64,17 +64,11 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		WriteBufferSize:       64 << 10,
 		ReadBufferSize:        64 << 10,
 	}
-	lookup := minio.BucketLookupAuto
-	if o.PathStyle {
-		lookup = minio.BucketLookupPath
-	}
-	// The caller decides what is tried again, so the client does not.
-	s.client, err = minio.NewCore(host, &minio.Options{
-		Creds: o.credentials(), Secure: secure, Transport: s.transport, Region: o.Region, BucketLookup: lookup, MaxRetries: 1,
-	})
+	s, err := connect(o, host, secure, transport)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+		return nil, err
 	}
+	s.transport = transport
 	s.check = remote.Try(s.checkBucket)
 	wait, cancel := context.WithTimeout(ctx, min(patience, o.Timeout))
 	defer cancel()
@@ -84,6 +78,41 @@ func New(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// NewSimulated opens a store for a simulation, which answers its requests on the goroutine of the call that makes
+// them. Objects of one call follow one another there, and nothing is asked before the first call. o.Timeout is the real
+// clock's, and where o.Connections calls wait for an answer the next one waits for them: both should be ample.
+func NewSimulated(o Options, server http.RoundTripper) (*Store, error) {
+	o, host, secure, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	s, err := connect(o, host, secure, server)
+	if err != nil {
+		return nil, err
+	}
+	s.inline = true
+	return s, nil
+}
+
+// connect is a store whose requests go to a transport. The options are complete.
+func connect(o Options, host string, secure bool, transport http.RoundTripper) (*Store, error) {
+	lookup := minio.BucketLookupAuto
+	if o.PathStyle {
+		lookup = minio.BucketLookupPath
+	}
+	// The caller decides what is tried again, so the client does not.
+	client, err := minio.NewCore(host, &minio.Options{
+		Creds: o.credentials(), Secure: secure, Transport: transport, Region: o.Region, BucketLookup: lookup, MaxRetries: 1,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return &Store{
+		o: o, client: client, health: remote.NewHealth(o.Log),
+		lanes: make(chan struct{}, o.Connections), asides: make(chan struct{}, o.Connections),
+	}, nil
 }
 
 // checkBucket asks for the bucket and cleans up after processes that died.
@@ -104,8 +133,12 @@ func (s *Store) checkBucket(ctx context.Context) error {
 	return err
 }
 
-// request waits for its turn and begins a request that takes no longer than the timeout.
+// request waits for its turn and begins a request that takes no longer than the timeout. When the context has
+// ended it begins none, though it be its turn.
 func (s *Store) request(ctx context.Context, turn chan struct{}) (_ context.Context, end func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
 	select {
 	case turn <- struct{}{}:
 	case <-ctx.Done():
@@ -139,7 +172,7 @@ func (s *Store) Status() tier.Status {
 
 // Close ends the store after the calls in progress.
 func (s *Store) Close() error {
-	if s.open.Close() {
+	if s.open.Close() && s.check != nil {
 		s.check.Stop()
 		s.transport.CloseIdleConnections()
 	}

@@ -304,6 +304,24 @@ func TestEndOfContextInterrupts(t *testing.T) {
 		testserver.Rule{Up: 1000}, testserver.Rule{Up: 200_000})
 }
 
+// TestEndedContextBeginsNothing: whether a lane is free or not.
+func TestEndedContextBeginsNothing(t *testing.T) {
+	s, err := NewSimulated(Options{Endpoint: "http://nowhere", Bucket: "bucket", AccessKey: "a", SecretKey: "b"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(bg)
+	cancel()
+	for range 100 {
+		if _, _, err := s.request(ctx, s.lanes); !errors.Is(err, context.Canceled) {
+			t.Fatalf("a request begins: %v", err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTimeout: a server that does not answer is a passing error after the timeout, and the
 // deadline of the store is not taken for the caller's.
 func TestTimeout(t *testing.T) {
