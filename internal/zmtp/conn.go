@@ -27,10 +27,18 @@ type Conn struct {
 	}
 }
 
+// unixBuffer is how many bytes wait in a unix socket for who reads them.
+const unixBuffer = 512 << 10
+
 // newConn wraps a connected socket. o has its defaults filled in.
 func newConn(sock net.Conn, o Options) *Conn {
 	c := &Conn{sock: sock, o: o}
 	c.peer = describe(sock)
+	if u, ok := sock.(*net.UnixConn); ok {
+		// The kernel's own 208 KiB let sender and receiver take turns; with more they work at the same time, which moves
+		// large payloads nearly twice as fast. It gives no more than it may, and TCP sees to it itself.
+		_ = u.SetWriteBuffer(unixBuffer)
+	}
 	c.in.buf = make([]byte, readBuffer)
 	return c
 }
