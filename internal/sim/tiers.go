@@ -236,7 +236,8 @@ func (c *call) half() {
 	}
 }
 
-// slotOf returns the books of a slot that the cache knows by its own mapping of the pool.
+// slotOf returns the books of a slot that the cache knows by its own mapping of the pool. The addresses are of one mapping;
+// their difference is an index, and neither is turned back into a pointer.
 func (s *sim) slotOf(mem []byte) *slotUse {
 	at := uintptr(unsafe.Pointer(&mem[0])) - uintptr(unsafe.Pointer(&s.arena.Mem()[0]))
 	u := s.slot(&s.memory[at])
